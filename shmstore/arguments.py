@@ -16,7 +16,7 @@ SECTIONS = ("serve", "metrics", "web", "top", "queue")  # of the configuration f
 LOG = "log"  # another, for the log lines of all commands
 
 
-class Formatter(argparse.HelpFormatter):
+class HelpFormatter(argparse.HelpFormatter):
     """Help whose usage line names only what must be given, and whose indented lines (examples) stay as they are."""
 
     def __init__(self, prog: str) -> None:
@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         # without abbreviations, or a new option would change what an old script means
-        super().__init__(allow_abbrev=False, formatter_class=Formatter, **options)
+        super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse; an unknown option is an error here, where the known ones are at hand."""

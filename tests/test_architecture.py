@@ -94,7 +94,7 @@ PUBLIC = {
     "shmstore.home.lines": "LinesFile",
     "shmstore.home.reader_state": "batches_path copies_aside keep_aside opened",
     "shmstore.home.snapshots": (
-        "Progress ProgressFile REPLACING Request TableProgress Task cancel_snapshot new_id "
+        "Progress ProgressFile REPLACING SnapshotRequest TableProgress Task cancel_snapshot new_id "
         "request_snapshot snapshot_status snapshot_waits"
     ),
     "shmstore.memory.deadline": "RETURN_SECONDS retried",
@@ -372,6 +372,16 @@ def plain_names(root: Path) -> list[str]:
     return breaches
 
 
+def one_meaning(root: Path) -> list[str]:
+    """No two classes have the same name, private ones included: a name says by itself what it is."""
+    places: dict[str, list[str]] = {}
+    for file, tree in modules(root):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(f"{file}:{node.lineno}")
+    return [f"{found[0]}: {name} is also in {', '.join(found[1:])}" for name, found in sorted(places.items()) if len(found) > 1]
+
+
 def docstrings(root: Path) -> list[str]:
     """Every module of the packages, the tests and the scripts says what it is."""
     breaches = []
@@ -390,6 +400,7 @@ RULES: list[Callable[[Path], list[str]]] = [
     no_circles,
     small_folders,
     plain_names,
+    one_meaning,
     docstrings,
 ]
 
@@ -513,6 +524,7 @@ BREAKING: list[tuple[Callable[[Path], list[str]], str, str]] = [
     (plain_names, "shmstore/a.py", "def f():\n    class RowData: ..."),
     (plain_names, "producer/row_utils.py", ""),
     (plain_names, "producer/helpers/__init__.py", ""),
+    (one_meaning, "producer/a.py", "class _Row: ...\ndef f():\n    class _Row: ..."),
     (docstrings, "consumer/a.py", "x = 1"),
     (docstrings, "tests/test_a.py", "x = 1"),
 ]

@@ -14,23 +14,23 @@ FORMS = (
 )
 
 
-class Address(NamedTuple):
+class CopyAddress(NamedTuple):
     """Where copies are. `place` and `name` may hold ``{database}`` and ``{table}``; `name` is the table's, of a database."""
 
     kind: str
     place: str
     name: str
 
-    def of(self, database: str, table: str) -> Address:
+    def of(self, database: str, table: str) -> CopyAddress:
         """Return where the copy of one table is."""
 
         def filled(text: str) -> str:
             return text.replace("{database}", database).replace("{table}", table)
 
-        return Address(self.kind, filled(self.place), filled(self.name))
+        return CopyAddress(self.kind, filled(self.place), filled(self.name))
 
 
-def parse(text: str) -> Address:
+def parse(text: str) -> CopyAddress:
     """Return the address that `text` is. Raises ValueError."""
     kind, colon, place = text.partition(":")
     if kind not in KINDS or not colon or not place:
@@ -41,18 +41,18 @@ def parse(text: str) -> Address:
             raise ValueError(
                 f"{text!r} names one place for all copies: put {{table}} into it, and {{database}} if there are several"
             )
-        return Address(kind, place, name)
+        return CopyAddress(kind, place, name)
     place, _, name = place.partition("#")
     if kind == "iceberg":
-        return Address(kind, place, name or "{database}.{table}")
+        return CopyAddress(kind, place, name or "{database}.{table}")
     if kind == "sqlite":
-        return Address(kind, place, name or "{table}")
+        return CopyAddress(kind, place, name or "{table}")
     if not place.startswith("//"):
         raise ValueError(f"{text!r} names no server: give {kind}://USER@HOST:PORT{'/DATABASE' * (kind == 'postgresql')}")
     if kind == "postgresql":
-        return Address(kind, f"postgresql:{place}", name or "{table}")
+        return CopyAddress(kind, f"postgresql:{place}", name or "{table}")
     if name and "." not in name:
         raise ValueError(
             f"{text!r}: #{name} names a table without its database: give #DATABASE.TABLE, as #{{database}}.{{table}}"
         )
-    return Address(kind, place.removeprefix("//"), name or "{database}.{table}")
+    return CopyAddress(kind, place.removeprefix("//"), name or "{database}.{table}")

@@ -23,7 +23,7 @@ from pyarrow import flight
 from shmstore import ShmStoreError
 from shmstore.consumer.flight.connections import Connections, Place, place_of
 from shmstore.consumer.flight.login import Handshake, KeepHeaders
-from shmstore.consumer.flight.metrics import Metrics
+from shmstore.consumer.flight.metrics import FlightMetrics
 from shmstore.consumer.remote.events import slices
 from shmstore.consumer.remote.protocol import Request, error_name, pack, pack_error, unpack
 from shmstore.consumer.serving.access import Login, tls_context
@@ -51,7 +51,7 @@ class Caller(NamedTuple):
     gone: Callable[[], bool]
 
 
-class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
+class FlightEndpoint(flight.FlightServerBase):  # type: ignore[misc]
     """A server at `host` and `port` (0: any free one), until `close`. Raises `OSError` where the address cannot be had."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
         _probe(host, port)
         self.host = host
         self.audit = audit
-        self.metrics = Metrics(audit)
+        self.metrics = FlightMetrics(audit)
         self._login = login
         self._max_calls = max_calls
         self._running = 0

@@ -29,7 +29,7 @@ class Sent:
     bytes: int = 0
 
 
-class Metrics:
+class FlightMetrics:
     """The counters of one server."""
 
     def __init__(self, audit: Audit) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from shmstore.consumer.flight.server import Server
-from shmstore.consumer.flight.settings import Settings
+from shmstore.consumer.flight.server import FlightServer
+from shmstore.consumer.flight.settings import FlightSettings
 from shmstore.consumer.serving.access import is_loopback
 from shmstore.consumer.serving.capacity import Capacity
 
@@ -18,7 +18,7 @@ _log = logging.getLogger("shmstore.serve")
 
 
 @contextmanager
-def serving(settings: Settings) -> Iterator[Server]:
+def serving(settings: FlightSettings) -> Iterator[FlightServer]:
     """Serve while the block runs."""
     capacity = Capacity.of_process(settings.max_connections)
     if capacity.connections < settings.max_connections:
@@ -26,7 +26,7 @@ def serving(settings: Settings) -> Iterator[Server]:
             "takes %s connections, not %s: it may have %s files open; raise the hard limit (ulimit -Hn, LimitNOFILE=)",
             *(capacity.connections, settings.max_connections, capacity.files),
         )
-    server = Server(replace(settings, max_connections=capacity.connections))
+    server = FlightServer(replace(settings, max_connections=capacity.connections))
     try:
         if not settings.password and not is_loopback(settings.host):
             _log.warning("whoever reaches %s:%s can read every store served: no password is set", *server.address)
@@ -41,7 +41,7 @@ def serving(settings: Settings) -> Iterator[Server]:
         server.close()
 
 
-def run(settings: Settings) -> list[int]:
+def run(settings: FlightSettings) -> list[int]:
     """Serve until SIGTERM, SIGINT or SIGHUP comes; return the signals that came."""
     came: queue.SimpleQueue[int] = queue.SimpleQueue()  # an Event may not be set where its own wait was interrupted
 

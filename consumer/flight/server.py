@@ -9,9 +9,9 @@ import pyarrow as pa
 from pyarrow import flight
 
 from shmstore import Position, ProtocolError, StoreError, StoreNotFound, StoreView
-from shmstore.consumer.flight.endpoint import Caller, Endpoint, Reply, certificate
-from shmstore.consumer.flight.sessions import Session, Sessions
-from shmstore.consumer.flight.settings import Settings
+from shmstore.consumer.flight.endpoint import Caller, FlightEndpoint, Reply, certificate
+from shmstore.consumer.flight.sessions import FlightSession, FlightSessions
+from shmstore.consumer.flight.settings import FlightSettings
 from shmstore.consumer.flight.tables import Tables, read_events, read_rows
 from shmstore.consumer.remote import events
 from shmstore.consumer.remote.protocol import GET, Request, pack, unpack_start
@@ -36,14 +36,14 @@ ACTIONS: Final = {
 _TYPED: Final[tuple[str, ...]] = ("zero_dates", "partial")
 
 
-class Server(Endpoint):
+class FlightServer(FlightEndpoint):
     """A server over the stores of this host, until `close`. Raises `OSError` where the address or the certificate cannot be had."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: FlightSettings) -> None:
         self._settings = settings
         self._tables: dict[str, Tables] = {}
         audit = Audit()
-        self._sessions = Sessions(settings.store_of, audit, settings.max_lease, settings.max_new_subscriptions)
+        self._sessions = FlightSessions(settings.store_of, audit, settings.max_lease, settings.max_new_subscriptions)
         super().__init__(
             settings.host,
             settings.port,
@@ -155,13 +155,13 @@ class Server(Endpoint):
                 self.metrics.count(sent, each[0] if isinstance(each, tuple) else each)
                 yield each
 
-    def _following(self, session: Session, ticket: Request, caller: Caller) -> Iterator[tuple[pa.RecordBatch, Request]]:
+    def _following(self, session: FlightSession, ticket: Request, caller: Caller) -> Iterator[tuple[pa.RecordBatch, Request]]:
         """The schema goes out before the wait, so that a client can cancel it."""
         state, batch = self._taken(session, ticket, caller)
-        for each in events.pack(events.Events.of(batch)):
+        for each in events.pack(events.RemoteEvents.of(batch)):
             yield each, state
 
-    def _taken(self, session: Session, ticket: Request, caller: Caller) -> tuple[Request, Any]:
+    def _taken(self, session: FlightSession, ticket: Request, caller: Caller) -> tuple[Request, Any]:
         if not any(name in ticket for name in ("limit_events", "limit_bytes")):
             ticket = {**ticket, "limit_bytes": BATCH_BYTES}
 
@@ -236,7 +236,7 @@ class Server(Endpoint):
         self._sessions.close_all()
 
 
-def _carried_out(session: Session, action: str, request: Request, again: bool) -> Request:
+def _carried_out(session: FlightSession, action: str, request: Request, again: bool) -> Request:
     subscription = session.subscription
     session.align(request.get("got"))
     if action == "ack":

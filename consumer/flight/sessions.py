@@ -27,7 +27,7 @@ SLICE: Final = 0.5  # seconds between two looks whether a client that waits is s
 _log = logging.getLogger("shmstore.serve")
 
 
-class Session:
+class FlightSession:
     """One client's hold on a subscription. All calls but `renew` come within `turn`."""
 
     def __init__(self, consumer: Consumer, store: str, lease: float, place: Place) -> None:
@@ -146,7 +146,7 @@ def check_epoch(known: Request, store: EventStore, name: str) -> None:
         raise StoreClosed(f"store {name!r} is another one now: it was removed, and created again; attach again")
 
 
-class Sessions:
+class FlightSessions:
     """The sessions of one server."""
 
     def __init__(self, store_of: Callable[[str], str], audit: Audit, max_lease: float, max_new: int) -> None:
@@ -155,18 +155,18 @@ class Sessions:
         self._max_lease = max_lease
         self._max_new = max_new
         self._changed = threading.Condition()
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, FlightSession] = {}
         self._starting: set[str] = set()  # ids of sessions that are being made
         self._new: Counter[str] = Counter()  # subscriptions that were begun, by host
 
-    def get(self, id: str) -> Session:
+    def get(self, id: str) -> FlightSession:
         """The session of an id. Raises `SessionUnknown`."""
         session = self._sessions.get(id)
         if session is None:
             raise SessionUnknown("there is no such session (any more): subscribe again")
         return session
 
-    def subscribe(self, request: Request, place: Place) -> tuple[Session, bool]:
+    def subscribe(self, request: Request, place: Place) -> tuple[FlightSession, bool]:
         """Return the session of the request's id, and whether it was made for this. Raises what subscribing raises."""
         id, name, store = (str(request[key]) for key in ("session", "subscription", "store"))
         if len(id) < 16:
@@ -181,9 +181,9 @@ class Sessions:
                 return session, False
             self._starting.add(id)
         # Without the lock: a store that is put together again takes its time, and other clients have none to lose.
-        made: Session | None = None
+        made: FlightSession | None = None
         try:
-            made = Session(self._consumer(request, store, name, place), store, lease, place)
+            made = FlightSession(self._consumer(request, store, name, place), store, lease, place)
             return made, True
         finally:
             with self._changed:
@@ -193,7 +193,7 @@ class Sessions:
                 self._changed.notify_all()
 
     def check_resume(self, request: Request) -> None:
-        """Raise what `Session.resume` would raise, before anything is made for the client."""
+        """Raise what `FlightSession.resume` would raise, before anything is made for the client."""
         store = str(request["store"])
         with EventStore.attach(self._store_of(store)) as attached:
             check_epoch(request["resume"], attached, store)
@@ -247,7 +247,7 @@ class Sessions:
         with session.turn(session.place):
             self._end(id, session)
 
-    def _end(self, id: str, session: Session) -> None:
+    def _end(self, id: str, session: FlightSession) -> None:
         with self._changed:
             self._sessions.pop(id, None)
         session.close()

@@ -10,7 +10,7 @@ from shmstore.consumer.remote.address import PORT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class FlightSettings:
     """Options of `shmstore.consumer.flight.serve`. Raises `ValueError` where one is out of bounds or two contradict each other.
 
     `stores` are the stores that clients may name, each NAME or NAME=STORE where clients know it by another one; empty means every store of this

@@ -55,7 +55,7 @@ class Tables:
 def read_events(store: StoreView, first: int, last: int) -> Iterator[pa.RecordBatch]:
     """Yield events `first` to `last` as they are. Raises `PositionNotFound`."""
     for batch in store.read(first, last):
-        yield from events.pack(events.Events.of(batch))
+        yield from events.pack(events.RemoteEvents.of(batch))
 
 
 def read_rows(store: StoreView, first: int, last: int, table: TableSchema, options: dict[str, Any]) -> Iterator[pa.RecordBatch]:

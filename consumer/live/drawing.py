@@ -6,7 +6,7 @@ import math
 import string
 from typing import Final
 
-from shmstore.consumer.live.figures import Rate, Reader, Remembered, SnapshotTable, Store, Table, Waiting
+from shmstore.consumer.live.figures import Rate, Remembered, ShownReader, ShownStore, ShownTable, SnapshotTable, Waiting
 from shmstore.units import moment, quantity, span
 
 LETTERS: Final = string.ascii_lowercase  # of readers in the ring: a is where the first has acked, A where it got
@@ -23,7 +23,7 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"[: max(0, width)]
 
 
-def way(store: Store, width: int) -> list[str]:
+def way(store: ShownStore, width: int) -> list[str]:
     """From source to log, in two lines."""
     read = f", read up to {store.position}" if store.position else ""
     first = f"source {store.source or 'none yet'}{read}"
@@ -37,7 +37,7 @@ def way(store: Store, width: int) -> list[str]:
     return [cut(printable(first), width), cut(printable(" → ".join(parts)), width)]
 
 
-def ring(store: Store, width: int) -> str:
+def ring(store: ShownStore, width: int) -> str:
     """The ring, unrolled: what it holds, put (►), the end of the log (|), and of each reader its ack (a, b, ...) and get (A, B, ...)."""
     size = max(1, width - 2)
     first, held = store.ring.first, store.ring.held
@@ -70,7 +70,7 @@ def letter_of(number: int) -> str:
 READERS: Final = ("", "READER", "STATE", "READS", "RATE", "BEHIND", "BYTES", "SECONDS", "CAUGHT UP IN")
 
 
-def reader_cells(number: int, reader: Reader) -> tuple[str, ...]:
+def reader_cells(number: int, reader: ShownReader) -> tuple[str, ...]:
     """A reader, as `READERS` names its cells."""
     holds = {"producer": "STOPS PRODUCER", "log": "fills log"}.get(reader.holds)
     return (
@@ -95,7 +95,7 @@ def waiting_cells(number: int, reader: Waiting) -> tuple[str, ...]:
 TABLES: Final = ("TABLE", "ROWS/S", "INSERT", "UPDATE", "DELETE", "BYTES/S", "NEWEST", "LAST DDL")
 
 
-def table_cells(table: Table) -> tuple[str, ...]:
+def table_cells(table: ShownTable) -> tuple[str, ...]:
     """A table, as `TABLES` names its cells."""
     rates = [number(table.rates.get(operation, 0.0)) for operation in ("insert", "update", "delete")]
     newest = moment(table.last_ms)[11:19] if table.last_ms else UNKNOWN

@@ -25,7 +25,7 @@ class Flow(NamedTuple):
     note: str
 
 
-class Mark(NamedTuple):
+class ShownMark(NamedTuple):
     """A cursor (put, log, get or ack) and where it stands: as a part of the ring (0 to 1, from slot 0 on), and of what the log keeps."""
 
     cursor: str
@@ -44,10 +44,10 @@ class Ring(NamedTuple):
     used: float
     first: float
     held: float
-    marks: tuple[Mark, ...]
+    marks: tuple[ShownMark, ...]
 
 
-class Log(NamedTuple):
+class ShownLog(NamedTuple):
     """The log: bytes of at most `size`, events that are in no file yet, and that are not known to be on disk.
 
     `growth` is how many bytes a second the slowest reader falls behind, over the last `JUDGED` seconds and in each half of them: a burst does
@@ -68,7 +68,7 @@ class Log(NamedTuple):
     trouble: str
 
 
-class Reader(NamedTuple):
+class ShownReader(NamedTuple):
     """A subscription. Lags are from its ack to put: `lag_seconds` in event time, `waited` how long its oldest event has waited by now.
 
     `rate` is what it acks. `catch_up` is in how many seconds it has nothing left at the present rates: infinite where it falls behind,
@@ -91,7 +91,7 @@ class Reader(NamedTuple):
     holds: str
 
 
-class Table(NamedTuple):
+class ShownTable(NamedTuple):
     """A table: rows counted, by operation, and a second; bytes a second; when its newest rows and its last DDL were, what that
     does, and its statement."""
 
@@ -127,7 +127,7 @@ class Health(NamedTuple):
     fix: str = ""
 
 
-class Store(NamedTuple):
+class ShownStore(NamedTuple):
     """One store: its health, then what is on the way from its source to its readers."""
 
     name: str
@@ -145,9 +145,9 @@ class Store(NamedTuple):
     store: Flow  # producer -> ring
     keep: Flow | None  # ring -> log
     ring: Ring
-    log: Log | None
-    readers: tuple[Reader, ...]
-    tables: tuple[Table, ...]
+    log: ShownLog | None
+    readers: tuple[ShownReader, ...]
+    tables: tuple[ShownTable, ...]
     snapshots: tuple[SnapshotTable, ...]
 
 
@@ -182,7 +182,7 @@ class Host(NamedTuple):
 
     now_ms: int
     health: Health
-    stores: tuple[Store, ...]
+    stores: tuple[ShownStore, ...]
     missing: Mapping[str, str]
     remembered: tuple[Remembered, ...]
 

@@ -20,15 +20,15 @@ from shmstore.consumer.live.figures import (
     Flow,
     Health,
     Host,
-    Log,
-    Mark,
     Rate,
-    Reader,
     Remembered,
     Ring,
+    ShownLog,
+    ShownMark,
+    ShownReader,
+    ShownStore,
+    ShownTable,
     SnapshotTable,
-    Store,
-    Table,
     Waiting,
 )
 from shmstore.consumer.monitoring.health import findings
@@ -98,7 +98,7 @@ class Model:
         health = _health_of_all(stores, reading.missing, remembered)
         return Host(reading.now_ms, health, stores, dict(reading.missing), remembered)
 
-    def _store(self, stat: StoreStat, reading: Reading) -> Store:
+    def _store(self, stat: StoreStat, reading: Reading) -> ShownStore:
         then = _earlier(stat, self._readings)
         put = self._rate(then, lambda each: each.put)
         readers = tuple(self._reader(each, stat, then, put, reading.now_ms) for each in stat.subscriptions)
@@ -108,7 +108,7 @@ class Model:
         wait = _blocked(then)
         stored = f"waits for free space: {stat.holdup}" if stat.space_wanted is not None else ""
         snapshot = reading.snapshots.get(stat.name)
-        made = Store(
+        made = ShownStore(
             name=stat.name,
             health=Health("ok", ""),
             source=stat.source,
@@ -147,12 +147,12 @@ class Model:
 
     def _reader(
         self, each: SubscriptionStat, stat: StoreStat, then: Sequence[tuple[float, StoreStat]], put: Rate | None, now_ms: int
-    ) -> Reader:
+    ) -> ShownReader:
         def ack(earlier: StoreStat) -> Cursor | None:
             return next((other.ack for other in earlier.subscriptions if other.name == each.name), None)
 
         rate = self._rate(then, ack)
-        return Reader(
+        return ShownReader(
             name=each.name,
             state="lost" if each.state == "lost" else "reading" if each.alive else "dead" if each.owner_pid else "away",
             owner=each.owner_pid,
@@ -169,7 +169,7 @@ class Model:
             holds=_holds(each, stat),
         )
 
-    def _tables(self, store: str) -> Iterator[Table]:
+    def _tables(self, store: str) -> Iterator[ShownTable]:
         """The tables of a store, those with the most rows a second first."""
         readings = [(reading.at, reading.tables.get(store)) for reading in reversed(self._readings)]
         now = readings[0][1]
@@ -190,7 +190,7 @@ class Model:
             }
             size = max(0, figures.bytes - before.bytes) / seconds if seconds > 0 else 0.0
             found.append(
-                Table(
+                ShownTable(
                     database,
                     table,
                     dict(figures.rows),
@@ -231,7 +231,7 @@ def catch_up(lag: int, rate: float | None, put: float | None) -> float | None:
     return lag / (rate - put) if rate > put else math.inf
 
 
-def _log(stat: StoreStat, log: LogStat, then: Sequence[tuple[float, StoreStat]]) -> Log:
+def _log(stat: StoreStat, log: LogStat, then: Sequence[tuple[float, StoreStat]]) -> ShownLog:
     """The log and what becomes of it, judged by the readings `then`, newest first, which cover minutes."""
     full_in, reaches = None, None
     slowest = stat.slowest
@@ -241,7 +241,7 @@ def _log(stat: StoreStat, log: LogStat, then: Sequence[tuple[float, StoreStat]])
     elif (rate := _trend([(at, LogStat.taken(earlier.put.sequence + 1, earlier.put.bytes)) for at, earlier in then])) > 0:
         back = log.size / rate
         reaches = back if back < log.keep_ms / 1000 else None
-    return Log(
+    return ShownLog(
         bytes=log.bytes,
         size=log.size,
         used=min(1.0, log.bytes / log.size) if log.size else 0.0,
@@ -277,10 +277,10 @@ def _trend(points: Sequence[tuple[float, float | None]]) -> float:
 def _ring(stat: StoreStat) -> Ring:
     kept = stat.newest - stat.oldest + 1
 
-    def mark(cursor: str, sequence: int, reader: str = "") -> Mark:
+    def mark(cursor: str, sequence: int, reader: str = "") -> ShownMark:
         within = stat.floor <= sequence
         log = min(1.0, max(0.0, (sequence + 1 - stat.oldest) / kept)) if stat.log is not None and kept > 0 else None
-        return Mark(cursor, reader, sequence, _turn(sequence, stat.capacity) if within else None, log)
+        return ShownMark(cursor, reader, sequence, _turn(sequence, stat.capacity) if within else None, log)
 
     marks = [mark("put", stat.newest)]
     if stat.log is not None:
@@ -384,7 +384,7 @@ def _age(then_ms: int, now_ms: int) -> float | None:
 # ---------------------------------------------------------------- one sentence
 
 
-def _health(stat: StoreStat, store: Store, now_ms: int) -> Health:
+def _health(stat: StoreStat, store: ShownStore, now_ms: int) -> Health:
     """The worst that is to be said of a store."""
     first = next(findings(stat, now_ms), None)
     if first is not None:
@@ -393,7 +393,7 @@ def _health(stat: StoreStat, store: Store, now_ms: int) -> Health:
     return worry or Health("ok", _well(store))
 
 
-def _worries(stat: StoreStat, store: Store, now_ms: int) -> Iterator[Health]:
+def _worries(stat: StoreStat, store: ShownStore, now_ms: int) -> Iterator[Health]:
     """What is no problem yet, the most urgent first."""
     name = stat.name
     if stat.space_wanted is not None:
@@ -439,7 +439,7 @@ def _fills(stat: StoreStat, slowest: SubscriptionStat, full_in: float) -> Health
     return Health("warn", says, stat.remedy(slowest))
 
 
-def _well(store: Store) -> str:
+def _well(store: ShownStore) -> str:
     if not store.readers:
         return "all is well; nobody is subscribed"
     behind = max(each.lag_events for each in store.readers)
@@ -454,7 +454,7 @@ def _idle(store: RememberedStore) -> Health:
     return Health("idle", "not in memory, only in its home", PUTS_TOGETHER)
 
 
-def _health_of_all(stores: Sequence[Store], missing: Mapping[str, str], remembered: Sequence[Remembered]) -> Health:
+def _health_of_all(stores: Sequence[ShownStore], missing: Mapping[str, str], remembered: Sequence[Remembered]) -> Health:
     """The worst of all stores, with how many more there are."""
     found = [Health("bad", says) for says in missing.values()]
     found += [

@@ -22,14 +22,14 @@ from textual.widgets import DataTable, Footer, Input, Label, Log, Static
 from shmstore import PositionNotFound, ShmStoreError, StoreView
 from shmstore.consumer.live import actions, drawing
 from shmstore.consumer.live.events import Feed, Filter
-from shmstore.consumer.live.figures import Host, Remembered, Store, Table
+from shmstore.consumer.live.figures import Host, Remembered, ShownStore, ShownTable
 from shmstore.consumer.live.observer import Observer
 
 LOOK: Final = 0.25  # seconds between two looks at what was observed
 STEP: Final = 0.5  # seconds between two looks for events
 MOST_LINES: Final = 500
 COLOURS: Final = {"ok": "ok", "warn": "warn", "bad": "bad"}
-ORDERS: Final[Mapping[str, Callable[[Table], float]]] = {
+ORDERS: Final[Mapping[str, Callable[[ShownTable], float]]] = {
     "rows a second": lambda table: table.rate,
     "newest rows": lambda table: table.last_ms,
     "last DDL": lambda table: table.ddl_ms,
@@ -152,16 +152,16 @@ class Top(App[None]):
         return self.query_one("#tables", DataTable)
 
     @property
-    def store(self) -> Store | None:
+    def store(self) -> ShownStore | None:
         """The store that is shown, if it is in memory."""
-        return shown if isinstance(shown := self._chosen_store, Store) else None
+        return shown if isinstance(shown := self._chosen_store, ShownStore) else None
 
     @property
-    def _stores(self) -> tuple[Store | Remembered, ...]:
+    def _stores(self) -> tuple[ShownStore | Remembered, ...]:
         return (*self._host.stores, *self._host.remembered) if self._host is not None else ()
 
     @property
-    def _chosen_store(self) -> Store | Remembered | None:
+    def _chosen_store(self) -> ShownStore | Remembered | None:
         stores = self._stores
         return next((each for each in stores if each.name == self._shown), stores[0] if stores else None)
 
@@ -217,7 +217,7 @@ class Top(App[None]):
         self._readers.clear()
         self._tables.clear()
 
-    def _seen(self, store: Store) -> list[Table]:
+    def _seen(self, store: ShownStore) -> list[ShownTable]:
         chosen = self._chosen.tables
         return [each for each in store.tables if chosen is None or chosen.match(f"{each.database}.{each.table}")]
 

@@ -1,7 +1,7 @@
 """The live page: three files, a stream of figures, a stream of events for each filter, and, with a token, two actions.
 
     GET  /               the page; page.css, page.js and icon.svg are all that it loads
-    GET  /host           server-sent events: what the page may do (`settings`), then each second a `model.Host` as JSON
+    GET  /host           server-sent events: what the page may do (`settings`), then each second a `figures.Host` as JSON
     GET  /events         server-sent events: of the store `store`, filtered by `tables`, `operations` and `text`
     POST /unsubscribe    {"store", "subscription"}, with the header X-Shmstore-Token
     POST /snapshot       {"store", "tables"}, the same
@@ -30,7 +30,7 @@ from shmstore.consumer.live.events import Feed, Filter
 from shmstore.consumer.live.figures import Host, document
 from shmstore.consumer.live.observer import Observer
 from shmstore.consumer.serving.access import Login, exposed
-from shmstore.consumer.serving.http_server import HttpServer, Request, Response, plain
+from shmstore.consumer.serving.http_server import HttpRequest, HttpServer, Response, plain
 from shmstore.patterns.linear_regex import PatternRefused
 
 STEP: Final = 0.5  # seconds between two looks for events
@@ -83,11 +83,11 @@ class Web(HttpServer):
         self._observer.close()
         super().server_close()
 
-    def _respond(self, request: Request) -> Response:
+    def _respond(self, request: HttpRequest) -> Response:
         response = self._answer(request)
         return replace(response, headers={**HEADERS, **response.headers})
 
-    def _answer(self, request: Request) -> Response:
+    def _answer(self, request: HttpRequest) -> Response:
         if not self._is_ours(request.headers.get("host", "")):
             return plain(
                 421, "asked for by a name that is not this host's: give --password-file, or ask by address or as localhost"
@@ -136,7 +136,7 @@ class Web(HttpServer):
             stores.append(store._replace(tables=tables))
         return host._replace(stores=tuple(stores))
 
-    def _events(self, request: Request) -> Iterator[bytes]:
+    def _events(self, request: HttpRequest) -> Iterator[bytes]:
         asked = request.parameters
         name = asked.get("store", "")
         try:
@@ -176,7 +176,7 @@ class Web(HttpServer):
 
     # ------------------------------------------------------------ actions
 
-    def _act(self, request: Request) -> Response:
+    def _act(self, request: HttpRequest) -> Response:
         if self._token is None:
             return plain(403, "nothing can be done from here: start it with --token-file")
         if not hmac.compare_digest(request.headers.get("x-shmstore-token", "").encode(), self._token().encode()):

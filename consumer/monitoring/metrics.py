@@ -12,7 +12,7 @@ from shmstore import LayoutMismatch, StoreError, StoreNotFound, StoreStat, Store
 from shmstore.consumer.monitoring.health import NONE, problems
 from shmstore.consumer.monitoring.table_counts import TableCounts
 from shmstore.consumer.serving.access import Login
-from shmstore.consumer.serving.http_server import REFUSED, HttpServer, Request, Response, plain
+from shmstore.consumer.serving.http_server import REFUSED, HttpRequest, HttpServer, Response, plain
 from shmstore.home.home import Home, state_directory
 from shmstore.home.reader_state import copies_aside
 
@@ -251,13 +251,13 @@ def pages(look: Look, counts: Mapping[str, TableCounts] = NO_COUNTS) -> Answer:
     return answer
 
 
-class Endpoint(HttpServer):
+class MetricsEndpoint(HttpServer):
     """An HTTP server that answers each GET with the page that `answer` returns for its path, as Prometheus text."""
 
     def __init__(
         self, address: tuple[str, int], answer: Answer, *, login: Login | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
-        def respond(request: Request) -> Response:
+        def respond(request: HttpRequest) -> Response:
             found = answer(request.path) if request.method == "GET" else None
             if found is None:
                 return plain(404, "there are /metrics and /healthz")

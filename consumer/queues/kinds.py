@@ -1,6 +1,6 @@
 """Which queues there are: Kafka, and those that other packages bring by the entry point ``shmstore.queues``.
 
-An entry point names a callable that takes a `Connection` and returns a `Queue`, as `kafka` here.
+An entry point names a callable that takes a `QueueConnection` and returns a `Queue`, as `kafka` here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shmstore.errors import did_you_mean, install
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class QueueConnection:
     """Where a queue is and how it is reached. `reader` names what is sent, STORE/SUBSCRIPTION; `settings` are the queue's own.
 
     `stopped` is asked in long waits: where it returns true they end.
@@ -40,10 +40,10 @@ class Connection:
     stopped: Callable[[], bool] = lambda: False
 
 
-Make = Callable[[Connection], Queue]
+Make = Callable[[QueueConnection], Queue]
 
 
-def kafka(connection: Connection) -> Queue:
+def kafka(connection: QueueConnection) -> Queue:
     """A Kafka cluster. Raises ModuleNotFoundError without confluent-kafka, ValueError for what cannot be a setting."""
     try:
         from shmstore.consumer.queues.kafka import PROGRESS, Kafka
@@ -82,7 +82,7 @@ def kinds() -> list[str]:
     return [*_OURS, *(point.name for point in entry_points(group="shmstore.queues") if point.name not in _OURS)]
 
 
-def make(kind: str, connection: Connection) -> Queue:
+def make(kind: str, connection: QueueConnection) -> Queue:
     """Return the queue of that kind. Raises ValueError for one that is not known."""
     if kind in _OURS:
         return _OURS[kind](connection)

@@ -23,7 +23,7 @@ def is_url(store: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class StoreAddress:
     """A store of a server, and how to log in there. `roots` are the certificates (PEM) to trust, with TLS."""
 
     host: str
@@ -41,7 +41,7 @@ class Address:
         return f"grpc{'+tls' if self.tls else '+tcp'}://{host}:{self.port}"
 
 
-def parse_url(url: str) -> Address:
+def parse_url(url: str) -> StoreAddress:
     """Return the address that `url` is. Raises `ValueError`, which says what is wrong without the password."""
     parts = urlsplit(url)
     form = "give grpc://HOST:PORT/STORE, or grpc+tls://HOST:PORT/STORE with TLS"
@@ -55,7 +55,7 @@ def parse_url(url: str) -> Address:
     if not parts.hostname or not store or "/" in store or parts.query or parts.fragment:
         raise ValueError(f"{parts.scheme}://{parts.hostname or ''}{parts.path} does not name one store of one host: {form}")
     tls = _SCHEMES[parts.scheme]
-    return Address(
+    return StoreAddress(
         parts.hostname,
         port,
         tls,

@@ -33,7 +33,7 @@ _FIELDS: Final = SCHEMA.names[2:]  # those of the slot
 MESSAGE_BYTES: Final = 3 << 20
 
 
-class Events(NamedTuple):
+class RemoteEvents(NamedTuple):
     """A run of events out of a store: the first one's sequence, their payloads back to back, where each ends, and their slots."""
 
     first: int
@@ -42,7 +42,7 @@ class Events(NamedTuple):
     slots: NDArray[np.void]
 
     @classmethod
-    def of(cls, batch: Batch) -> Events:
+    def of(cls, batch: Batch) -> RemoteEvents:
         """Return the events of a batch, valid for as long as it is."""
         return cls(batch.first, batch.raw, batch.ends, batch.slots)
 
@@ -54,7 +54,7 @@ class Events(NamedTuple):
             start = end
 
 
-def pack(events: Events) -> Iterator[pa.RecordBatch]:
+def pack(events: RemoteEvents) -> Iterator[pa.RecordBatch]:
     """Yield `events` in record batches, as `slices`; one without rows where there are none."""
     count = len(events.ends)
     offsets = np.zeros(count + 1, np.int64)
@@ -76,7 +76,7 @@ def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield from slices(batch.slice(at, step))
 
 
-def unpack(batch: pa.RecordBatch) -> Events:
+def unpack(batch: pa.RecordBatch) -> RemoteEvents:
     """Return the events in a record batch, which has some. Raises `ValueError` where it is not of `SCHEMA`."""
     if not batch.schema.equals(SCHEMA):
         raise ValueError(f"not events: {batch.schema.names}")
@@ -89,15 +89,15 @@ def unpack(batch: pa.RecordBatch) -> Events:
         slots[name] = batch.column(name).to_numpy()
     ends = ends[1:] - start if start else ends[1:]
     slots["size"] = np.diff(ends, prepend=0)
-    return Events(batch.column(0)[0].as_py(), content, ends, slots)
+    return RemoteEvents(batch.column(0)[0].as_py(), content, ends, slots)
 
 
-def joined(parts: list[Events]) -> Events:
+def joined(parts: list[RemoteEvents]) -> RemoteEvents:
     """Return runs of events that follow each other, at least one, as one run."""
     if len(parts) == 1:
         return parts[0]
     sizes = np.cumsum([0, *(len(part.raw) for part in parts[:-1])])
-    return Events(
+    return RemoteEvents(
         parts[0].first,
         memoryview(b"".join(part.raw for part in parts)),
         np.concatenate([part.ends + size for part, size in zip(parts, sizes, strict=True)]),

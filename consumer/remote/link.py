@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyarrow import flight
 
-from shmstore.consumer.remote.address import Address
+from shmstore.consumer.remote.address import StoreAddress
 from shmstore.consumer.remote.protocol import Request, pack, unpack, unpack_error
 from shmstore.errors import StoreError, StoreUnreachable
 
@@ -32,7 +32,7 @@ _OPTIONS: Final = [("grpc.use_local_subchannel_pool", 1)]  # a new client is a n
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
 
 
-class LinkLost(Exception):
+class RemoteLost(Exception):
     """A call was not answered, and whether it was carried out is unknown."""
 
 
@@ -40,7 +40,7 @@ class Woken(Exception):
     """Somebody ended the wait for an answer."""
 
 
-class Answer(NamedTuple):
+class LinkAnswer(NamedTuple):
     """What DoGet gave: its schema's metadata, that of its first message, and its record batches."""
 
     schema: pa.Schema
@@ -51,7 +51,7 @@ class Answer(NamedTuple):
 class Link:
     """Calls to the server at `address`, one at a time but for `renew`."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: StoreAddress) -> None:
         self._address = address
         self._client: flight.FlightClient | None = None
         self._answers: queue.SimpleQueue[tuple[int, bool, Any]] = queue.SimpleQueue()
@@ -64,11 +64,11 @@ class Link:
     # ------------------------------------------------------------ calls
 
     def action(self, name: str, request: Request, seconds: float = ACTION_SECONDS) -> Request:
-        """Return the answer to an action. Raises the server's error, and `LinkLost`."""
+        """Return the answer to an action. Raises the server's error, and `RemoteLost`."""
         return self._called(lambda thread: self._action(name, request, seconds), seconds + 1, wakes=False)  # type: ignore[no-any-return]
 
-    def get(self, ticket: Request, seconds: float, *, wakes: bool = False) -> Answer:
-        """Return what `ticket` gives. Raises the server's error, `LinkLost` where nothing comes for `seconds`, and `Woken` if it `wakes`."""
+    def get(self, ticket: Request, seconds: float, *, wakes: bool = False) -> LinkAnswer:
+        """Return what `ticket` gives. Raises the server's error, `RemoteLost` where nothing comes for `seconds`, and `Woken` if it `wakes`."""
         return self._called(lambda thread: self._get(ticket, thread), seconds, wakes=wakes)  # type: ignore[no-any-return]
 
     def stream(self, ticket: Request, seconds: float) -> Iterator[pa.RecordBatch]:
@@ -128,7 +128,7 @@ class Link:
         answers = self._connected().do_action(flight.Action(name, pack(request)), options)
         return unpack(next(iter(answers)).body.to_pybytes())
 
-    def _get(self, ticket: Request, thread: _CallThread) -> Answer:
+    def _get(self, ticket: Request, thread: _CallThread) -> LinkAnswer:
         thread.reader = reader = self._opened(ticket)
         if thread.abandoned:  # meanwhile
             reader.cancel()
@@ -142,7 +142,7 @@ class Link:
                     metadata = unpack(chunk.app_metadata.to_pybytes())
                 batches.append(chunk.data)
         except StopIteration:
-            return Answer(reader.schema, metadata, batches)
+            return LinkAnswer(reader.schema, metadata, batches)
         finally:
             thread.reader = None
 
@@ -165,7 +165,7 @@ class Link:
                 except queue.Empty:
                     if thread.heard + seconds > time.monotonic():  # a part of a large answer has come
                         continue
-                    raise LinkLost(f"no answer for {seconds:.0f} s") from None
+                    raise RemoteLost(f"no answer for {seconds:.0f} s") from None
                 if found < 0 and wakes:
                     raise Woken
                 if found == number:
@@ -192,12 +192,12 @@ class Link:
             text = str(error).partition(". gRPC client debug context")[0].partition("; last error")[0]
             if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
                 return StoreError(f"{self._address.location} refused the login: {text}")
-            return LinkLost(text)
+            return RemoteLost(text)
         if isinstance(error, pa.ArrowException | OSError | StopIteration):
-            return LinkLost(str(error).partition(". gRPC client debug context")[0])
+            return RemoteLost(str(error).partition(". gRPC client debug context")[0])
         return error
 
-    def unreachable(self, error: LinkLost) -> StoreUnreachable:
+    def unreachable(self, error: RemoteLost) -> StoreUnreachable:
         """The error of a server that cannot be reached."""
         where = self._address.location
         return StoreUnreachable(
@@ -249,7 +249,7 @@ def _following(reader: flight.FlightStreamReader) -> pa.RecordBatch | None:
         return None
 
 
-def _basic(address: Address) -> str:
+def _basic(address: StoreAddress) -> str:
     return b64encode(f"{address.user}:{address.password}".encode()).decode()
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Self
 
 from shmstore import BatchMode, StoreClosed, StoreError
-from shmstore.consumer.remote.address import Address, parse_url
-from shmstore.consumer.remote.link import Link, LinkLost
+from shmstore.consumer.remote.address import StoreAddress, parse_url
+from shmstore.consumer.remote.link import Link, RemoteLost
 from shmstore.consumer.remote.protocol import Request
 from shmstore.consumer.remote.subscription import RemoteSubscription
 from shmstore.start_position import Start
@@ -19,7 +19,7 @@ class RemoteStore:
 
     lost = False  # the server finds one that was put together again
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: StoreAddress) -> None:
         self.name = address.store
         self._link = Link(address)
         self._closed = False
@@ -49,7 +49,7 @@ class RemoteStore:
         self._check_open()
         try:
             return self._link.action(action, {"store": self.name, **request})
-        except LinkLost as error:
+        except RemoteLost as error:
             raise self._link.unreachable(error) from error
 
     @property

@@ -22,7 +22,7 @@ import numpy as np
 
 from shmstore import SLOT, AckError, Batch, Cursor, Position, ShmStoreError, StoreClosed
 from shmstore.consumer.remote import events
-from shmstore.consumer.remote.link import Answer, Link, LinkLost, Woken
+from shmstore.consumer.remote.link import Link, LinkAnswer, RemoteLost, Woken
 from shmstore.consumer.remote.protocol import Request, SessionUnknown, pack_start
 from shmstore.start_position import Start
 
@@ -55,7 +55,7 @@ class RemoteSubscription:
         self._acked = self._got = Cursor(-1, 0, 0, 0)
         try:
             state = link.action("subscribe", {**self._request, "session": self._session, "start": pack_start(start)})
-        except LinkLost as error:
+        except RemoteLost as error:
             raise link.unreachable(error) from error
         self._acked, self._got = Cursor(*state["acked"]), Cursor(*state["got"])
         self._over = threading.Event()
@@ -99,11 +99,11 @@ class RemoteSubscription:
             if batch:  # fewer than were wanted, and there is time
                 self._go_to(self._cursor(batch.first - 1))
 
-    def _next(self, wanted: Request, wait: float) -> Answer:
+    def _next(self, wanted: Request, wait: float) -> LinkAnswer:
         ticket = {**self._state(), **{key: value for key, value in wanted.items() if value is not None}, "timeout": wait}
         return self._link.get(ticket, wait + PATIENCE, wakes=not self._interrupted)
 
-    def _settled(self, answer: Answer) -> Batch:
+    def _settled(self, answer: LinkAnswer) -> Batch:
         state = answer.metadata
         self._take(state["before"])
         parts = [events.unpack(part) for part in answer.batches if part.num_rows]
@@ -114,7 +114,7 @@ class RemoteSubscription:
         self._got = Cursor(*state["got"])
         return self._batch(first, found)
 
-    def _batch(self, first: int, found: events.Events | None) -> Batch:
+    def _batch(self, first: int, found: events.RemoteEvents | None) -> Batch:
         raw, ends, slots = (b"", np.zeros(0, np.int64), np.zeros(0, SLOT)) if found is None else found[1:]
         return Batch.of(first, memoryview(raw), np.ascontiguousarray(ends), slots, self._generation)
 
@@ -237,7 +237,7 @@ class RemoteSubscription:
             return
         self._closed = True
         self._over.set()
-        with suppress(LinkLost, SessionUnknown):
+        with suppress(RemoteLost, SessionUnknown):
             self._link.action("close", self._state(), CLOSING)
 
     # ------------------------------------------------------------ the session
@@ -276,7 +276,7 @@ class RemoteSubscription:
                 return ask()
             except SessionUnknown:
                 self._here = False
-            except LinkLost as error:
+            except RemoteLost as error:
                 self._here = False
                 self._link.reset()
                 now = time.monotonic()

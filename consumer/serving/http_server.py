@@ -32,7 +32,7 @@ _log = logging.getLogger("shmstore.http")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """What was asked. `headers` have lower-case names; of a parameter that is there twice, the last counts."""
 
     method: str
@@ -52,7 +52,7 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def foreign(request: Request) -> bool:
+def foreign(request: HttpRequest) -> bool:
     """Whether a browser sent this for a page of somebody else: that page cannot read the answer, and must not make us work for it.
 
     A link to a page is fine. What is no browser says nothing of where it comes from."""
@@ -69,7 +69,7 @@ def plain(status: int, text: str) -> Response:
     return Response(status, "text/plain; charset=utf-8", f"{text}\n".encode())
 
 
-Respond = Callable[[Request], Response]
+Respond = Callable[[HttpRequest], Response]
 
 
 class HttpServer(ThreadingHTTPServer):
@@ -244,7 +244,7 @@ class _Handler(BaseHTTPRequestHandler):
             return plain(413, f"a body has at most {MOST_BODY} bytes")
         try:
             parts = urlsplit(self.path)
-            request = Request(
+            request = HttpRequest(
                 self.command,
                 parts.path,
                 dict(parse_qsl(parts.query, keep_blank_values=True, max_num_fields=20)),

@@ -40,7 +40,7 @@ _HARMFUL = re.compile(
 _ENGINES = frozenset(["INNODB", "ROCKSDB", "ARIA", "MYISAM"])
 
 
-class Reread(ValueError):
+class RowsUnknown(ValueError):
     """The statement may change values, or is not understood."""
 
 
@@ -185,7 +185,7 @@ def _changes(tokens: Tokens, words: list[str], dialect: Dialect) -> list[Change]
     if verb == "ADD" and not column and tokens.peek() == "PARTITION":
         return []
     if not column and (_HARMFUL.fullmatch(tokens.peek()) or tokens.peek() in ("VECTOR", "TABLE")) and tokens.peek(1):
-        raise Reread
+        raise RowsUnknown
     tokens.if_exists()
     if verb == "ADD" and tokens.peek() == "(":
         return [change for part in map(Tokens, tokens.parenthesized()) for change in _in_brackets(part, dialect)]
@@ -199,24 +199,24 @@ def _changes(tokens: Tokens, words: list[str], dialect: Dialect) -> list[Change]
     if verb in ("MODIFY", "CHANGE"):
         to = name if verb == "MODIFY" else tokens.name()
         return [Change(name, to, _definition(to, tokens, dialect, added=False)[0])]
-    raise Reread
+    raise RowsUnknown
 
 
 def _in_brackets(tokens: Tokens, dialect: Dialect) -> list[Change]:
     if tokens.peek() in _INDEXES and "PRIMARY" not in [token.upper for token in tokens.rest()]:
         return []
     if tokens.peek() in _INDEXES | {"PRIMARY"} or _HARMFUL.fullmatch(tokens.peek()):
-        raise Reread
+        raise RowsUnknown
     return [_added(tokens, dialect)]
 
 
 def _check_options(words: list[str]) -> None:
-    """Table options follow one another without commas. Raises `Reread`."""
+    """Table options follow one another without commas. Raises `RowsUnknown`."""
     if any(map(_HARMFUL.fullmatch, words)):
-        raise Reread
+        raise RowsUnknown
     for i, word in enumerate(words):
         if word == "ENGINE" and not _ENGINES & set(words[i + 1 : i + 3]):
-            raise Reread
+            raise RowsUnknown
 
 
 # ---------------------------------------------------------------- columns
@@ -226,12 +226,12 @@ def _added(tokens: Tokens, dialect: Dialect) -> Change:
     name = tokens.name()
     column, default, has_default = _definition(name, tokens, dialect, added=True)
     if column.type == "timestamp" or (has_default and column.type not in (*_INTEGERS, "varchar")):
-        raise Reread
+        raise RowsUnknown
     if has_default and column.type in _INTEGERS:
         return Change("", name, column, int(default or 0))
     if not column.nullable and not has_default:
         if column.type not in _INTEGERS:
-            raise Reread
+            raise RowsUnknown
         return Change("", name, column, 0)
     return Change("", name, column, default if has_default else None)
 
@@ -244,12 +244,12 @@ def _definition(name: str, tokens: Tokens, dialect: Dialect, *, added: bool) -> 
     read = read_type(tokens, dialect)
     type_ = read.name
     if type_ in _OTHERS or read.serial or read.charset:
-        raise Reread
+        raise RowsUnknown
     if read.length is not None and type_ in ("text", "blob"):
-        raise Reread  # the server chooses the size
+        raise RowsUnknown  # the server chooses the size
     members = tuple([member for member in read.members if isinstance(member, str)])
     if len(members) < len(read.members):
-        raise Reread
+        raise RowsUnknown
     column = sized(Column(name, type_, False, True, 0, read.scale, "", members, read.written))._replace(definition="")
     default, has_default = None, False
     while tokens.left:
@@ -267,7 +267,7 @@ def _definition(name: str, tokens: Tokens, dialect: Dialect, *, added: bool) -> 
             else:
                 _skip_default(tokens)
         elif not tokens.accept_one("NULL", "FIRST", "INVISIBLE", "VISIBLE"):
-            raise Reread
+            raise RowsUnknown
     return column, default, has_default
 
 
@@ -282,7 +282,7 @@ def _literal(tokens: Tokens, column: Column) -> tuple[str | None, bool]:
     plain = token.text.isascii() and token.text.isalnum() if token.text else True
     if column.type == "varchar" and token.kind == "string" and plain and not sign and len(token.text) <= column.size:
         return token.text, True
-    raise Reread
+    raise RowsUnknown
 
 
 def _skip_default(tokens: Tokens) -> None:

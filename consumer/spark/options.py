@@ -100,7 +100,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SourceOptions:
     """The parsed options. `HELP` says what each is."""
 
     store: str
@@ -127,7 +127,7 @@ class Options:
     state_directory: str | None
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> Options:
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
         """Return the options in `options` (names in any case). Raises `OptionError`, whose text lists the right ones."""
         given = {key.lower(): value for key, value in options.items()}
         _check_names(given)

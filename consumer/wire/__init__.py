@@ -1,9 +1,9 @@
 """Canal's client/server protocol over TCP: clients written for Canal read a store unchanged. Needs the extra `server`."""
 
-from shmstore.consumer.wire.server.settings import Settings
+from shmstore.consumer.wire.server.settings import CanalSettings
 
 
-def serve(settings: Settings) -> list[int]:
+def serve(settings: CanalSettings) -> list[int]:
     """Serve until SIGTERM or SIGINT; blocks; returns the signals that came. Raises `OSError` where the address or the certificate cannot be had."""
     import asyncio
 
@@ -12,4 +12,4 @@ def serve(settings: Settings) -> list[int]:
     return asyncio.run(run(settings))
 
 
-__all__ = ["Settings", "serve"]
+__all__ = ["CanalSettings", "serve"]

@@ -6,7 +6,7 @@ import logging
 
 from shmstore import SourceError
 from shmstore.clock import calendar_ms
-from shmstore.home.snapshots import Request, new_id
+from shmstore.home.snapshots import SnapshotRequest, new_id
 from shmstore.patterns.linear_regex import PatternRefused
 from shmstore.producer.connection.server import SourceServer
 from shmstore.producer.connection.session import ServerSession, connect
@@ -34,7 +34,7 @@ class Intake:
 
     def want(self, session: ServerSession, server: SourceServer, reason: str) -> None:
         """Write down, before anything is put, that all tables are wanted. Raises `SourceError` where they cannot be had."""
-        request = Request(new_id(), (), reason, calendar_ms())
+        request = SnapshotRequest(new_id(), (), reason, calendar_ms())
         if problem := refusal(server) or self._choose(session, request)[1]:
             raise SourceError(f"no snapshot can be taken: {problem}")
         self._kept.start_over(request)
@@ -58,7 +58,7 @@ class Intake:
             kept.file.take_in(path)
         return cancelled
 
-    def _take(self, server: SourceServer, request: Request) -> None:
+    def _take(self, server: SourceServer, request: SnapshotRequest) -> None:
         problem, tables = request.problem or refusal(server), list[tuple[str, str]]()
         try:
             Part.read(request.where, request.columns)
@@ -78,7 +78,7 @@ class Intake:
             self._log.info("snapshot %s (%s): %d tables", request.id, request.reason, len(tables))
         self._kept.now.take(request._replace(problem=problem), tables)
 
-    def _choose(self, session: ServerSession, request: Request) -> tuple[list[tuple[str, str]], str]:
+    def _choose(self, session: ServerSession, request: SnapshotRequest) -> tuple[list[tuple[str, str]], str]:
         """The tables that a request means, and what of it means none."""
         patterns = read_patterns(request.tables)
         seen = list_tables(session, self._filter.passes)

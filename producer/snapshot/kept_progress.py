@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shmstore import EventStore
-from shmstore.home.snapshots import Progress, ProgressFile, Request, TableProgress, Task
+from shmstore.home.snapshots import Progress, ProgressFile, SnapshotRequest, TableProgress, Task
 
 
 class KeptProgress:
@@ -22,7 +22,7 @@ class KeptProgress:
         """Write it down."""
         self.file.save(self.now)
 
-    def start_over(self, request: Request) -> None:
+    def start_over(self, request: SnapshotRequest) -> None:
         """Forget everything, and leave `request` alone, before anything is put."""
         self.now = Progress(self._store.epoch)
         self.save()
@@ -44,7 +44,7 @@ class KeptProgress:
         """The first table that is not at its end."""
         return next((task for task in self.now.tasks if task.open), None)
 
-    def request_of(self, task: Task) -> Request:
+    def request_of(self, task: Task) -> SnapshotRequest:
         """The request that asked for the table."""
         return next(request for request in self.now.requests if request.id == task.request)
 

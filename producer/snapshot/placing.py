@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from shmstore import EventStore, EventType
 from shmstore.encoding.codec import Packed, pack, unpack_rows
-from shmstore.home.snapshots import Request
+from shmstore.home.snapshots import SnapshotRequest
 from shmstore.producer.connection.prepared import SelectRows
 from shmstore.producer.snapshot.chunks import Chunk
 from shmstore.producer.snapshot.read_events import ReadEvents
@@ -40,14 +40,14 @@ class Placing:
         if last is not None and last.type is EventType.READ and not last.ends_transaction:
             self._read_events.close(last)  # a former producer died there; its rows are read again
 
-    def put_chunk(self, chunk: Chunk, request: Request, part: str = "") -> int:
+    def put_chunk(self, chunk: Chunk, request: SnapshotRequest, part: str = "") -> int:
         """Write the rows of `chunk` that the stream brought nothing newer of; return how many. `part` as in `put`."""
         rows, shape = chunk.rows, chunk.table.shape
         if rows is not None and len(rows) and (keys := chunk.table.window.keys(chunk.segment)):
             rows.rows.leave_out(self._as_selected(shape, rows, keys) if shape.hashed else keys, shape.key_indexes)
         return self.put(chunk, request, rows, part)
 
-    def put(self, chunk: Chunk, request: Request, rows: RowSource | None, part: str) -> int:
+    def put(self, chunk: Chunk, request: SnapshotRequest, rows: RowSource | None, part: str) -> int:
         """Write `rows`, which are of the table of `chunk`; return how many.
 
         The first event of a table, and the last, say so (`part`), even where they have no rows.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from shmstore import UnsupportedEvent
 from shmstore.clock import calendar_ms
 from shmstore.encoding.codec import decode_schema, encode_schema
-from shmstore.home.snapshots import Request, Task
+from shmstore.home.snapshots import SnapshotRequest, Task
 from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.filters.part import Part
 from shmstore.producer.filters.table_filter import TablePlan
@@ -47,7 +47,9 @@ class NotRead(NamedTuple):
     problem: str
 
 
-def shape_of(session: ServerSession, settings: Settings, decoder: EventDecoder, request: Request, task: Task) -> Shape | NotRead:
+def shape_of(
+    session: ServerSession, settings: Settings, decoder: EventDecoder, request: SnapshotRequest, task: Task
+) -> Shape | NotRead:
     """Return how the table of `task` is read now, and note in `task` what that is. Raises `SourceError`."""
     table = read_table(session, task.database, task.table, history=settings.schema_history)
     if table is None:

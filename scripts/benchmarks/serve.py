@@ -159,10 +159,10 @@ def _spawn(target: Callable[..., None], *arguments: Any) -> Any:
 
 
 def _start_server(state: str) -> tuple[Any, int]:
-    from shmstore.consumer.wire import Settings, serve
+    from shmstore.consumer.wire import CanalSettings, serve
 
     ready = _FORK.SimpleQueue()
-    settings = Settings(port=0, state=state, ready=lambda address: ready.put(address[1]))
+    settings = CanalSettings(port=0, state=state, ready=lambda address: ready.put(address[1]))
     process = _spawn(serve, settings)
     return process, ready.get()
 

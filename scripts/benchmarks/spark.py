@@ -95,9 +95,9 @@ class Feed:
     def arrow(self) -> pa.Table:
         """The prepared rows as the source's typed payload has them."""
         from shmstore.consumer.spark.decode.decoder import Decoder
-        from shmstore.consumer.spark.options import Options
+        from shmstore.consumer.spark.options import SourceOptions
 
-        decoder = Decoder(Options.parse({"store": "s", "tables": "shop.orders"}), ORDERS)
+        decoder = Decoder(SourceOptions.parse({"store": "s", "tables": "shop.orders"}), ORDERS)
         return pa.Table.from_batches(decoder.batches(self.blob, np.cumsum(self.slots["size"])))
 
 

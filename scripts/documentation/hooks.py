@@ -117,11 +117,11 @@ def metrics() -> str:
 
 def serve_metrics() -> str:
     """Every metric of `shmstore serve`, by Canal's protocol and by Arrow Flight."""
-    from shmstore.consumer.flight.metrics import Metrics as FlightMetrics
+    from shmstore.consumer.flight.metrics import CanalMetrics as FlightMetrics
     from shmstore.consumer.serving.audit import Audit
-    from shmstore.consumer.wire.server.metrics import Metrics
+    from shmstore.consumer.wire.server.metrics import CanalMetrics
 
-    canal, flight = Metrics(), FlightMetrics(Audit())
+    canal, flight = CanalMetrics(), FlightMetrics(Audit())
     canal.active["s"] = True
     client = canal.client("s", "1")
     client.packets["GET"] = client.errors[1] = 1

@@ -32,7 +32,7 @@ def _watchdog() -> float:
     return int(os.environ.get("WATCHDOG_USEC") or 0) / 1e6
 
 
-class Progress:
+class PassProgress:
     """Whether the threads that ask `stop` go on asking: each does, again and again, as long as it makes progress."""
 
     def __init__(self, stop: Callable[[], bool]) -> None:
@@ -56,7 +56,7 @@ def watched(stores: Mapping[str, str], stop: Callable[[], bool]) -> Iterator[Cal
 
     READY when one of them is read, STATUS each second, WATCHDOG as long as every thread of the producer makes progress.
     """
-    progress, over = Progress(stop), threading.Event()
+    progress, over = PassProgress(stop), threading.Event()
     limit = _watchdog()
 
     def work() -> None:

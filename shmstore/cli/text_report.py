@@ -17,7 +17,7 @@ from shmstore.store.view import StoreView
 from shmstore.units import moment, printable, quantity, span
 
 if TYPE_CHECKING:
-    from shmstore.consumer.live.figures import Store
+    from shmstore.consumer.live.figures import ShownStore
 
 HEAD = f"{'STORE':<24} {'EVENTS':>12} {'RING':>10} {'FREE':>5} {'LOG':>10} {'FULL':>5} {'PRODUCER':>14} {'READERS':>8} {'MOST LAG':>12}"
 
@@ -45,7 +45,7 @@ def _line_of_remembered(store: RememberedStore) -> str:
     return printable(f"{row}  " + (f"in the file {store.path}" if store.path else f"remembered in {store.home}"))
 
 
-def page(stat: StoreStat, live: Store | None = None) -> str:
+def page(stat: StoreStat, live: ShownStore | None = None) -> str:
     """Return a store's figures as text, with the rates and trends that `live` has of it."""
     passes = live.store.rate if live is not None else None
     rate = f"; {passes.events:,.0f} events/s, {passes.rows:,.0f} rows/s" if passes is not None else ""
@@ -86,7 +86,7 @@ def page(stat: StoreStat, live: Store | None = None) -> str:
     return "\n".join(map(printable, lines))
 
 
-def _log(stat: StoreStat, live: Store | None) -> list[str]:
+def _log(stat: StoreStat, live: ShownStore | None) -> list[str]:
     """What the log holds, what keeps it from shrinking, and what becomes of it; of a store without one, that."""
     log = stat.log
     if log is None:
@@ -113,7 +113,7 @@ def _up_to(sequence: int) -> str:
     return f"up to {sequence:,}" if sequence >= 0 else "nothing"
 
 
-def _forecast(stat: StoreStat, live: Store) -> list[str]:
+def _forecast(stat: StoreStat, live: ShownStore) -> list[str]:
     """When the log will be full of what a reader has not acked, or else how far it reaches back."""
     slowest, log = stat.slowest, live.log
     if log is not None and log.full_in is not None and slowest is not None:

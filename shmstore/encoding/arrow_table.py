@@ -34,7 +34,7 @@ ROWS_PER_CHUNK = 65_536  # the text of a column's chunk has 2 GiB at most
 
 
 @dataclass(frozen=True)
-class Options:
+class TableOptions:
     """What to do with values that a column cannot say: refuse them, or make them NULL."""
 
     zero_dates: Literal["error", "null"] = "error"
@@ -47,7 +47,7 @@ class Options:
 
 
 def read_table(
-    raw: memoryview, ends: NDArray[np.int64], table: str | TableSchema | None, options: Options, sequences: NDArray[np.int64]
+    raw: memoryview, ends: NDArray[np.int64], table: str | TableSchema | None, options: TableOptions, sequences: NDArray[np.int64]
 ) -> pa.Table:
     """Return the rows of the events in `raw`, which end at `ends` and have these `sequences`, as this module's table.
 

@@ -20,7 +20,7 @@ _BINARY: Final = (
 )
 
 
-class Kind(NamedTuple):
+class ColumnKind(NamedTuple):
     """What a column takes: values of `types`, which `fits` says more of; `wanted` in words."""
 
     types: tuple[type, ...]
@@ -28,34 +28,34 @@ class Kind(NamedTuple):
     fits: Callable[[Any], bool] = lambda value: True
 
 
-def _integers(low: int, high: int) -> Kind:
-    return Kind((int,), f"an int from {low} to {high}", lambda value: low <= value <= high)
+def _integers(low: int, high: int) -> ColumnKind:
+    return ColumnKind((int,), f"an int from {low} to {high}", lambda value: low <= value <= high)
 
 
-_KINDS: Final[dict[str, Kind]] = {
+_KINDS: Final[dict[str, ColumnKind]] = {
     "year": _integers(0, 2155),
     "bit": _integers(0, 2**64 - 1),
     "bigint": _integers(-(2**63), 2**64 - 1),
-    **dict.fromkeys(("float", "double"), Kind((float, int), "a float")),
-    "decimal": Kind((Decimal,), "a finite decimal.Decimal", Decimal.is_finite),
-    "date": Kind((date, str), "a date, or the text of a zero date", lambda value: not isinstance(value, datetime)),
-    "datetime": Kind(
+    **dict.fromkeys(("float", "double"), ColumnKind((float, int), "a float")),
+    "decimal": ColumnKind((Decimal,), "a finite decimal.Decimal", Decimal.is_finite),
+    "date": ColumnKind((date, str), "a date, or the text of a zero date", lambda value: not isinstance(value, datetime)),
+    "datetime": ColumnKind(
         (datetime, str),
         "a naive datetime, or the text of a zero date",
         lambda value: isinstance(value, str) or value.tzinfo is None,
     ),
-    "timestamp": Kind(
+    "timestamp": ColumnKind(
         (datetime, str),
         "an aware datetime, or the text of a zero date",
         lambda value: isinstance(value, str) or value.tzinfo is not None,
     ),
-    "time": Kind((timedelta,), "a timedelta"),
-    **dict.fromkeys(_TEXT, Kind((str,), "a str")),
-    **dict.fromkeys(_BINARY, Kind(_BYTES, "bytes")),
+    "time": ColumnKind((timedelta,), "a timedelta"),
+    **dict.fromkeys(_TEXT, ColumnKind((str,), "a str")),
+    **dict.fromkeys(_BINARY, ColumnKind(_BYTES, "bytes")),
 }
 
 
-def _kind_of(column: Column) -> Kind | None:
+def _kind_of(column: Column) -> ColumnKind | None:
     bits = _BITS.get(column.type)
     if bits is None:
         return _KINDS.get(column.type)
@@ -63,7 +63,7 @@ def _kind_of(column: Column) -> Kind | None:
 
 
 @lru_cache(maxsize=4096)
-def _kinds_of(table: TableSchema) -> tuple[Kind | None, ...]:
+def _kinds_of(table: TableSchema) -> tuple[ColumnKind | None, ...]:
     return tuple([_kind_of(column) for column in table.columns])
 
 

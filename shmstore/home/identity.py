@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from shmstore.errors import LayoutMismatch, StoreError, StoreNotFound, refused
 from shmstore.event import Position
 from shmstore.home.home import Home
-from shmstore.memory.create_options import Options
+from shmstore.memory.create_options import CreateOptions
 from shmstore.memory.layout import BatchMode, StoreFlag
 
 FORMAT: Final = 2  # version of the home: of its files, and of the log's
@@ -25,7 +25,7 @@ class Identity(NamedTuple):
 
     name: str
     epoch: int
-    options: Options
+    options: CreateOptions
     mode: int
     gid: int
     created_ms: int
@@ -41,7 +41,7 @@ def write(home: Home, identity: Identity) -> None:
         {
             "format": FORMAT,
             **{name: getattr(identity, name) for name in Identity._fields if name != "options"},
-            **{name: getattr(options, name) for name in Options._fields if name != "home"},
+            **{name: getattr(options, name) for name in CreateOptions._fields if name != "home"},
         },
         indent=1,
     )
@@ -63,9 +63,9 @@ def read(home: Home) -> Identity:
                     else f", or remove the store with `shmstore rm {home.name} --log` and start its producer again"
                 )
             )
-        given = {name: value[name] for name in Options._fields if name != "home"}
+        given = {name: value[name] for name in CreateOptions._fields if name != "home"}
         given |= {"batch_mode": BatchMode(value["batch_mode"]), "flags": StoreFlag(value["flags"]), "home": os.fspath(home)}
-        options = Options(**given)
+        options = CreateOptions(**given)
         return Identity(options=options, **{name: value[name] for name in Identity._fields if name != "options"})
     except LayoutMismatch:
         raise
@@ -84,6 +84,6 @@ def note_start(home: Home, start: Position) -> None:
     write(home, read(home)._replace(start_file=start.file, start_offset=start.offset))
 
 
-def resize(home: Home, options: Options) -> None:
+def resize(home: Home, options: CreateOptions) -> None:
     """Write down what the store is to have from when it is put together next. Raises `StoreError`."""
     write(home, read(home)._replace(options=options))

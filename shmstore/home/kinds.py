@@ -24,7 +24,7 @@ LOG_REMOVED: Final = "log.removed-"
 TEMPORARY: Final = "_*.tmp"
 
 
-class Kind(NamedTuple):
+class FileKind(NamedTuple):
     """One kind of file. `pattern` matches its name; `what` it is. `of_source`: it is also in the folder of each of several sources.
     `check` raises where one that is there cannot be read back."""
 
@@ -48,30 +48,30 @@ def _read_request(home: Home, path: Path) -> None:
 
 
 KINDS: Final = (
-    Kind("log", "log", lambda home, _: identity.read(home), folder=True),
-    Kind("removed log", f"{LOG_REMOVED}*", folder=True),
-    Kind(
+    FileKind("log", "log", lambda home, _: identity.read(home), folder=True),
+    FileKind("removed log", f"{LOG_REMOVED}*", folder=True),
+    FileKind(
         "checkpoint",
         f"*{acks.ENDING}",
         lambda home, at: acks.CheckpointFile.of(home, at.name.removesuffix(acks.ENDING)).load(),
         of_reader=True,
     ),
-    Kind("copies set aside", f"*{reader_state.ASIDE}", lambda _, at: reader_state.tables_in(at), of_reader=True),
+    FileKind("copies set aside", f"*{reader_state.ASIDE}", lambda _, at: reader_state.tables_in(at), of_reader=True),
     # A client that was forgotten may come again, with batches of before in its hands: their ids must not be given again.
-    Kind("batches of a client", f"*{reader_state.BATCHES}"),
-    Kind("name of the server", "origin", lambda _, at: json.loads(at.read_bytes())["version"], of_source=True),
-    Kind(
+    FileKind("batches of a client", f"*{reader_state.BATCHES}"),
+    FileKind("name of the server", "origin", lambda _, at: json.loads(at.read_bytes())["version"], of_source=True),
+    FileKind(
         "definitions of tables",
         definitions.NAME,
         lambda home, at: definitions.DefinitionsFile(home, _source_of(home, at)).read(),
         of_source=True,
     ),
-    Kind("schema history", "schemas-*.jsonl", _read_history, of_source=True),
-    Kind("schema history put aside", "schemas-*.old", of_source=True),
-    Kind("snapshot progress", snapshots.NAME, lambda home, _: snapshots.ProgressFile(home).load()),
-    Kind("snapshot request", f"snapshot-*{snapshots.REQUEST}", _read_request),
-    Kind("digests of verify", "verify", folder=True),
-    Kind("file of a writer that was killed", TEMPORARY, of_source=True),
+    FileKind("schema history", "schemas-*.jsonl", _read_history, of_source=True),
+    FileKind("schema history put aside", "schemas-*.old", of_source=True),
+    FileKind("snapshot progress", snapshots.NAME, lambda home, _: snapshots.ProgressFile(home).load()),
+    FileKind("snapshot request", f"snapshot-*{snapshots.REQUEST}", _read_request),
+    FileKind("digests of verify", "verify", folder=True),
+    FileKind("file of a writer that was killed", TEMPORARY, of_source=True),
 )
 
 
@@ -79,7 +79,7 @@ def _source_of(home: Home, path: Path) -> str:
     return next((source for source in home.sources() if home.of_source(source) == path.parent), "")
 
 
-def files_of(home: Home) -> Iterator[tuple[Kind, Path]]:
+def files_of(home: Home) -> Iterator[tuple[FileKind, Path]]:
     """Yield what is in a home, with its kind; what is of no kind, and the lock, are left out. Raises `StoreError`."""
     for folder in (home.path, *map(home.of_source, home.sources())):
         try:

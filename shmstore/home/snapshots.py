@@ -27,10 +27,10 @@ from shmstore.patterns.table_patterns import Patterns
 
 __all__ = [
     "REPLACING",
-    "Mark",
+    "ChunkMark",
     "Progress",
     "ProgressFile",
-    "Request",
+    "SnapshotRequest",
     "TableProgress",
     "Task",
     "cancel_snapshot",
@@ -90,7 +90,7 @@ class Task:
         return max(0.0, self.estimate - self.progress.rows) / rate if self.open and rate else None
 
 
-class Mark(NamedTuple):
+class ChunkMark(NamedTuple):
     """A chunk that is in the store: the sequence of its last event, and where it left its table."""
 
     sequence: int
@@ -98,7 +98,7 @@ class Mark(NamedTuple):
     progress: TableProgress
 
 
-class Request(NamedTuple):
+class SnapshotRequest(NamedTuple):
     """A wish: tables by pattern, why (initial, asked, purged, missing, reread, repair), or to cancel what is open.
 
     `where`: a condition on the rows, `columns`: of these only; both empty: whole tables.
@@ -124,9 +124,9 @@ class Progress:
     """All requests of a store that are not forgotten yet, and their tables in the order in which they are read."""
 
     epoch: int = 0
-    requests: list[Request] = field(default_factory=list)
+    requests: list[SnapshotRequest] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[ChunkMark] = field(default_factory=list)
 
     @property
     def open(self) -> bool:
@@ -138,7 +138,7 @@ class Progress:
         """Whether any table or request could not be served."""
         return any(task.progress.state == "failed" for task in self.tasks) or any(request.problem for request in self.requests)
 
-    def take(self, request: Request, tables: Iterable[tuple[str, str]]) -> None:
+    def take(self, request: SnapshotRequest, tables: Iterable[tuple[str, str]]) -> None:
         """Add a request for `tables`, but for those that already wait and will give its readers the same. When nothing else is open, the
         requests before it are forgotten.
         """
@@ -170,7 +170,7 @@ class Progress:
 
     def mark(self, sequence: int, task: Task, acked: int) -> None:
         """A chunk of `task` is in the store, up to `sequence`; what is up to `acked` is on disk, or all readers have acked it, for good."""
-        self.marks.append(Mark(sequence, self.tasks.index(task), task.progress))
+        self.marks.append(ChunkMark(sequence, self.tasks.index(task), task.progress))
         while self.marks and (self.marks[0].sequence <= acked or len(self.marks) > MARKS):
             mark = self.marks.pop(0)
             if mark.sequence <= acked:
@@ -199,7 +199,7 @@ class ProgressFile:
         try:
             value = _read(self.path)
             tasks = [_task(one) for one in value["tasks"]]
-            marks = [Mark(int(sequence), int(task), _table_progress(reached)) for sequence, task, reached in value["marks"]]
+            marks = [ChunkMark(int(sequence), int(task), _table_progress(reached)) for sequence, task, reached in value["marks"]]
             if any(not 0 <= mark.task < len(tasks) for mark in marks):
                 raise ValueError("a mark of no table")
             return Progress(int(value["epoch"]), [_request(one) for one in value["requests"]], tasks, marks)
@@ -218,7 +218,7 @@ class ProgressFile:
             task["place"] = task.pop("progress")  # as the files of format 1 call it
         self._write(self.path, {**value, "requests": requests}, self._may)
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: SnapshotRequest) -> None:
         """Leave a request for the producer."""
         self._write(self.home.path / f"snapshot-{request.id}{REQUEST}", request._asdict())
 
@@ -226,7 +226,7 @@ class ProgressFile:
         """Remove a request, which is in the progress now. Raises `StoreError`."""
         self.home.remove(path, "snapshot request", self._may)
 
-    def asked(self) -> list[tuple[Path, Request]]:
+    def asked(self) -> list[tuple[Path, SnapshotRequest]]:
         """Return the requests that wait, oldest first. One that cannot be read says so itself, as its `problem`: the others are sound."""
         found = []
         for path in sorted(self.home.path.glob(f"snapshot-*{REQUEST}")):
@@ -237,7 +237,7 @@ class ProgressFile:
                 continue
             except (OSError, ValueError, KeyError, TypeError) as error:
                 name = path.stem.removeprefix("snapshot-")
-                request = Request(
+                request = SnapshotRequest(
                     name, asked_ms=calendar_ms(), problem=f"its file {path.name} cannot be read ({error}): ask again"
                 )
             found.append((path, request))
@@ -273,14 +273,14 @@ def request_snapshot(
     patterns = (tables,) if isinstance(tables, str) else tuple(tables)
     if not Patterns.parse(patterns):
         raise ValueError("no table is named: give patterns on DATABASE.TABLE, as in 'shop.*'")
-    request = Request(id or new_id(), patterns, reason, calendar_ms(), where=where, columns=tuple(columns))
+    request = SnapshotRequest(id or new_id(), patterns, reason, calendar_ms(), where=where, columns=tuple(columns))
     ProgressFile(Home.of(store, state)).ask(request)
     return request.id
 
 
 def cancel_snapshot(store: str, *, state: str | os.PathLike[str] | None = None) -> None:
     """Ask the producer of `store` to leave out what is not snapshotted yet. Rows that were put stay."""
-    ProgressFile(Home.of(store, state)).ask(Request(new_id(), cancel=True, asked_ms=calendar_ms()))
+    ProgressFile(Home.of(store, state)).ask(SnapshotRequest(new_id(), cancel=True, asked_ms=calendar_ms()))
 
 
 def snapshot_status(store: str, *, state: str | os.PathLike[str] | None = None) -> Progress | None:
@@ -305,9 +305,9 @@ def _read(path: Path) -> dict[str, Any]:
     return value
 
 
-def _request(value: dict[str, Any]) -> Request:
+def _request(value: dict[str, Any]) -> SnapshotRequest:
     tables, columns = (tuple([str(one) for one in names]) for names in (value["tables"], value.get("columns", ())))
-    return Request(
+    return SnapshotRequest(
         str(value["id"]),
         tables,
         str(value["reason"]),

@@ -32,7 +32,7 @@ _WITHOUT_GTIDS: Final = 64  # ack points in a row that have none, before they co
 Test = Callable[[NDArray[np.void]], NDArray[np.bool_]]  # of slots
 
 
-class Run(NamedTuple):
+class SlotRun(NamedTuple):
     """Events `first` to `last` and a copy of their slots; None where these are lost, to damage."""
 
     first: int
@@ -51,7 +51,7 @@ class Slots:
         self.name, self.oldest, self.newest = name, oldest, newest
         self._views, self._files = views, files
 
-    def run(self, first: int, last: int) -> Run:
+    def run(self, first: int, last: int) -> SlotRun:
         """Events from `first` on, up to `last` at most: at least one."""
         if first < self._in_ring():
             return self._logged(first, last)
@@ -60,10 +60,10 @@ class Slots:
             return self.run(first, last)  # it has left the ring
         if self._files is not None and not copy["size"].all():  # the ring that was put together again lacks what is damaged
             known = int(np.argmin(copy["size"]))
-            return Run(first, first + known - 1, copy[:known]) if known else self._logged(first, last)
-        return Run(first, last, copy)
+            return SlotRun(first, first + known - 1, copy[:known]) if known else self._logged(first, last)
+        return SlotRun(first, last, copy)
 
-    def run_until(self, first: int, last: int) -> Run:
+    def run_until(self, first: int, last: int) -> SlotRun:
         """Events up to `last`, from `first` on at most: at least one. Those that are lost may begin before `first`."""
         begin = max(first, self._in_ring())
         if last < begin:
@@ -73,8 +73,8 @@ class Slots:
             return self.run_until(first, last)
         if self._files is not None and not copy["size"].all():
             known = int(np.argmin(copy["size"][::-1]))
-            return Run(last - known + 1, last, copy[-known:]) if known else self._logged_until(first, last)
-        return Run(begin, last, copy)
+            return SlotRun(last - known + 1, last, copy[-known:]) if known else self._logged_until(first, last)
+        return SlotRun(begin, last, copy)
 
     def not_before(self, first: int, moment_ms: int) -> int:
         """The first event, from `first` on, that may have happened at `moment_ms` or later, as the blocks of the log tell; `newest` + 1
@@ -101,16 +101,16 @@ class Slots:
         copy = self._views.slots[i : i + last - first + 1].view(np.uint8).copy().view(SLOT)  # numpy copies records field by field
         return copy if first >= self._in_ring() else None  # looked at after the copy: `first_slot` fences
 
-    def _logged(self, first: int, last: int) -> Run:
+    def _logged(self, first: int, last: int) -> SlotRun:
         assert self._files is not None
         found, last = self._files.set_of(first, min(last, first + _CHUNK - 1))
         damage = found.damage(first, last)
         if damage is None or damage.first > first:
             last = last if damage is None else damage.first - 1
-            return Run(first, last, slots_of(found.records(first, last)))
-        return Run(first, damage.last, None)
+            return SlotRun(first, last, slots_of(found.records(first, last)))
+        return SlotRun(first, damage.last, None)
 
-    def _logged_until(self, first: int, last: int) -> Run:
+    def _logged_until(self, first: int, last: int) -> SlotRun:
         assert self._files is not None
         found, _ = self._files.set_of(last, last)
         first = max(first, found.first)
@@ -118,8 +118,8 @@ class Slots:
         while start <= last and (damage := found.damage(start, last)) is not None:
             start, lost = damage.last + 1, damage
         if lost is not None and start > last:
-            return Run(lost.first, last, None)
-        return Run(start, last, slots_of(found.records(start, last)))
+            return SlotRun(lost.first, last, None)
+        return SlotRun(start, last, slots_of(found.records(start, last)))
 
 
 # ---------------------------------------------------------------- ack points
@@ -177,12 +177,12 @@ def first_at_time(slots: Slots, moment_ms: int) -> int:
     it; but a block of the log says what the latest time in it is.
     """
     at = slots.oldest
-    lost: Run | None = None  # the damage just before
+    lost: SlotRun | None = None  # the damage just before
     while (at := slots.not_before(at, moment_ms)) <= slots.newest:
         run = slots.run(at, min(slots.newest, at + _CHUNK - 1))
         before = lost.first if lost is not None and lost.last + 1 == run.first else None
         if run.slots is None:
-            lost = Run(run.first if before is None else before, run.last, None)
+            lost = SlotRun(run.first if before is None else before, run.last, None)
         else:
             later = np.flatnonzero(run.slots["time"] >= moment_ms)
             if len(later):

@@ -13,7 +13,7 @@ DEFAULT_LOG_KEEP: Final = 24 * 3600.0  # seconds
 LEAST_LOG_SIZE: Final = 16 << 20
 
 
-class Options(NamedTuple):
+class CreateOptions(NamedTuple):
     """The header's unchanging part. `limit` is bytes in flight, `evict_after` seconds, `first` the first sequence. `home` is empty
     where the store has no log; `log_size` is bytes, `log_keep` seconds."""
 
@@ -42,7 +42,7 @@ def checked(
     home: str = "",
     log_size: int = DEFAULT_LOG_SIZE,
     log_keep: float = DEFAULT_LOG_KEEP,
-) -> Options:
+) -> CreateOptions:
     """Return the options. Raises `ValueError` that says what is allowed."""
     if not 1 <= capacity <= MAX_CAPACITY or capacity & (capacity - 1):
         raise ValueError(f"capacity is {capacity}: give a power of two from 1 to {MAX_CAPACITY}")
@@ -67,7 +67,7 @@ def checked(
     )
     for wanted, flag in chosen:
         flags |= flag if wanted else StoreFlag(0)
-    return Options(
+    return CreateOptions(
         *(capacity, memory_unit, capacity * memory_unit, BatchMode(batch_mode), flags, float(evict_after), first_sequence),
         *(home, log_size if home else 0, float(log_keep) if home else 0.0),
     )

@@ -26,7 +26,7 @@ from shmstore.clock import calendar_ms
 from shmstore.errors import LayoutMismatch, StoreClosed, StoreError, StoreExists, StoreNotFound, refused
 from shmstore.memory import layout
 from shmstore.memory.available import free_memory
-from shmstore.memory.create_options import Options
+from shmstore.memory.create_options import CreateOptions
 from shmstore.memory.layout import BatchMode, Sizes, StoreFlag, StoreState, SubscriptionState, header_word
 from shmstore.memory.locks import is_locked, start_time
 from shmstore.memory.mapping import Views, cursors_sane, mapped
@@ -217,7 +217,7 @@ def _file(path: str | os.PathLike[str] | None) -> str | None:
 
 def create(
     name: str,
-    options: Options,
+    options: CreateOptions,
     *,
     path: str | os.PathLike[str] | None,
     mode: int,
@@ -479,7 +479,7 @@ def owner_of(where: str) -> int:
 # ---------------------------------------------------------------- header
 
 
-def _first_header(options: Options, sizes: Sizes, epoch: int) -> bytes:
+def _first_header(options: CreateOptions, sizes: Sizes, epoch: int) -> bytes:
     header = np.zeros(1, dtype=layout.HEADER)
     pid = os.getpid()
     header["magic"] = layout.MAGIC
@@ -505,7 +505,7 @@ def _first_header(options: Options, sizes: Sizes, epoch: int) -> bytes:
     return header.tobytes()
 
 
-def _first_entries(options: Options) -> bytes:
+def _first_entries(options: CreateOptions) -> bytes:
     table = np.zeros(layout.SUBSCRIPTIONS, dtype=layout.SUBSCRIPTION)
     table["wanted"] = layout.DISARMED
     table["get"] = table["ack"] = options.first - 1

@@ -205,7 +205,7 @@ class Batch(_Run):
         """
         from shmstore.encoding import arrow_table  # pyarrow is not everybody's
 
-        return arrow_table.read_table(self.raw, self.ends, table, arrow_table.Options(zero_dates, partial), self.sequences)
+        return arrow_table.read_table(self.raw, self.ends, table, arrow_table.TableOptions(zero_dates, partial), self.sequences)
 
     def select(self, chosen: Sequence[bool]) -> Batch:
         """Return the batch with only those of its events for which `chosen`, of length len(batch), is true.

@@ -30,7 +30,7 @@ from shmstore.log.format import RECORD
 from shmstore.log.keeper import report_cut
 from shmstore.log.recovery import Tail, recover
 from shmstore.memory import layout, segment
-from shmstore.memory.create_options import Options, checked
+from shmstore.memory.create_options import CreateOptions, checked
 from shmstore.memory.layout import (
     DISARMED,
     LOCK_PRODUCER,
@@ -229,7 +229,9 @@ def _replaced(found: Segment, *, read_only: bool) -> Segment:
     return segment.attach(name, path=path, read_only=read_only)
 
 
-def made(name: str, options: Options, *, path: str | os.PathLike[str] | None, mode: int, group: str | int | None) -> Segment:
+def made(
+    name: str, options: CreateOptions, *, path: str | os.PathLike[str] | None, mode: int, group: str | int | None
+) -> Segment:
     """Make a store, with its home where it has one. Raises as `EventStore.create`."""
     if not options.home:
         return segment.create(name, options, path=path, mode=mode, group=group)

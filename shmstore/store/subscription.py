@@ -47,7 +47,7 @@ CLOSING: Final = 2.0  # seconds that close() waits for the disk
 A_MOMENT: Final = 1e-3  # compiled code looks for so long at most before Python may handle a signal
 
 
-class Store(Protocol):
+class SubscribedStore(Protocol):
     """What a subscription asks of the store it was made by, an `EventStore`."""
 
     @property
@@ -85,7 +85,7 @@ class Subscription:
 
     def __init__(
         self,
-        store: Store,
+        store: SubscribedStore,
         name: str,
         entry: int,
         owner: Ownership,

@@ -12,10 +12,10 @@ Reach = Callable[[str], str]
 @pytest.fixture
 def flight_server() -> Iterator[Reach]:
     """A server of this host's stores; gives the URL of a store."""
-    from shmstore.consumer.flight import Settings
+    from shmstore.consumer.flight import FlightSettings
     from shmstore.consumer.flight.process import serving
 
-    with serving(Settings(port=0, user="tester", password="s/e:c@r et", max_new_subscriptions=1000)) as server:
+    with serving(FlightSettings(port=0, user="tester", password="s/e:c@r et", max_new_subscriptions=1000)) as server:
         yield lambda name: f"grpc://tester:s%2Fe%3Ac%40r%20et@127.0.0.1:{server.port}/{name}"
 
 

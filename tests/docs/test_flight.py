@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shmstore import EventStore
-from shmstore.consumer.flight import Settings
+from shmstore.consumer.flight import FlightSettings
 from shmstore.consumer.flight.process import serving
 from tests.consumer.spark.events import Binlog
 from tests.docs.pages import ROOT, Block, blocks
@@ -24,7 +24,7 @@ SAID = ("INSERT 12.50\n", "orders shop.orders\n", "12.50", "rows up to event 2\n
 @pytest.fixture
 def port(store: EventStore, binlog: Binlog) -> Iterator[int]:
     store.put(binlog.insert((1, "Ada", Decimal("12.50"), PLACED), (2, "Grace", Decimal("7.25"), PLACED), table=ORDERS))
-    with serving(Settings(port=0, stores=(f"orders={store.name}",), user="audit", password="secret")) as server:
+    with serving(FlightSettings(port=0, stores=(f"orders={store.name}",), user="audit", password="secret")) as server:
         yield server.port
 
 

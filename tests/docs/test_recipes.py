@@ -64,14 +64,14 @@ def write_and_die(consumer: Consumer, write: Callable[[Batch], None]) -> None:
 @pytest.fixture(params=["local", "flight"])
 def log_store(request: pytest.FixtureRequest, store_name: str, state: Path) -> Iterator[tuple[EventStore, str]]:
     """A store with a log, and what its reader calls it: its name, or its URL as from another host."""
-    from shmstore.consumer.flight import Settings
+    from shmstore.consumer.flight import FlightSettings
     from shmstore.consumer.flight.process import serving
 
     with EventStore.create(store_name, capacity=1024) as made:
         if request.param == "local":
             yield made, made.name
         else:
-            with serving(Settings(port=0)) as server:
+            with serving(FlightSettings(port=0)) as server:
                 yield made, f"grpc://127.0.0.1:{server.port}/{made.name}"
 
 

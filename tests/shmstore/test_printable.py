@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shmstore.cli import log_lines
 from shmstore.cli.commands import snapshot
 from shmstore.cli.log_lines import JsonLines
-from shmstore.home.snapshots import Progress, Request, Task
+from shmstore.home.snapshots import Progress, SnapshotRequest, Task
 from shmstore.units import TextLines, lines_of, printable
 
 HOSTILE = "t\n2026-01-01 ERROR producer: forged\x1b[2J\x9b2J\u202e\u2028\r\x00"
@@ -49,7 +49,7 @@ def test_a_log_line_is_one_line(name: str) -> None:
 def test_the_page_of_a_snapshot() -> None:
     """A table's name is in one line of it, and in one column."""
     tasks = [Task("1", "shop", HOSTILE, problem=HOSTILE), Task("1", "shop", "u")]
-    lines = snapshot.page(Progress(requests=[Request("1", problem=HOSTILE)], tasks=tasks)).split("\n")
+    lines = snapshot.page(Progress(requests=[SnapshotRequest("1", problem=HOSTILE)], tasks=tasks)).split("\n")
     assert all(line.isprintable() for line in lines)
     assert [line.find("waiting") for line in lines[2:4]] == [lines[1].find("STATE")] * 2
 

@@ -21,7 +21,7 @@ from shmstore.consumer.spark.decode import json_text
 from shmstore.consumer.spark.decode.schema import SOURCE_TYPE, arrow_schema, schema_of
 from shmstore.consumer.spark.decode.variant import variant_array
 from shmstore.consumer.spark.decode.worker_memory import no_collector
-from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.encoding.arrow import Events, RowPositions, fit
 from shmstore.encoding.arrow_rows import OPS, Spread, StoredEvents, index_events, partial_reads, read_rows, runs, stored_positions
 from shmstore.encoding.codec import Header, decode_schema
@@ -51,7 +51,7 @@ class _Item(NamedTuple):
 class Decoder:
     """Turns events into the RecordBatches of one query. Pickled into the executors. `table` is that of payload=typed."""
 
-    options: Options
+    options: SourceOptions
     table: TableSchema | None = None
 
     @cached_property

@@ -21,7 +21,7 @@ import pyarrow as pa
 from shmstore.consumer.formats.values import time_text
 from shmstore.consumer.spark.ddl import Action, Change, actions, keeps_values
 from shmstore.consumer.spark.decode.schema import arrow_schema, image_type
-from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.encoding.arrow import PartialImage, ZeroDate, column_array
 from shmstore.encoding.codec import Header, decode_schema, decode_stored
 from shmstore.encoding.row_order import seq_prefix, seq_suffix
@@ -398,7 +398,7 @@ def _moments(times_ms: list[Any]) -> pa.Array:
 
 def collect(
     payloads: Iterable[Any],
-    options: Options,
+    options: SourceOptions,
     keys: dict[str, tuple[str, ...]],
     history: bool,
     copies: Callable[[str | None], Iterable[tuple[str, str]]],

@@ -28,10 +28,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from shmstore.consumer.formats.values import time_text
-from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.replicate.change_reduction import HISTORY, target_fields
 from shmstore.consumer.spark.replicate.copy import Copy, FileTarget
-from shmstore.consumer.spark.replicate.parquet import Flow, RowFile, write
+from shmstore.consumer.spark.replicate.parquet import RowFile, TableFlow, write
 from shmstore.consumer.spark.source.server_table import PartedTable, numbers, partitions, rows_of
 from shmstore.consumer.spark.source.subscription_owner import attach, handover
 from shmstore.event import TableSchema
@@ -51,7 +51,7 @@ class SourceTables(Protocol):
         """Return the table ``DATABASE.TABLE`` in parts."""
 
 
-def subscribe(options: Options) -> None:
+def subscribe(options: SourceOptions) -> None:
     """Make the query's subscription, unless it is there, so that the store keeps all that comes from now on."""
     with attach(options) as store:
         point = store.ack_point_until(store.newest)
@@ -60,7 +60,7 @@ def subscribe(options: Options) -> None:
         handover(lambda: store.subscribe(options.subscription, start=place)).close()
 
 
-def check(options: Options, format: str, target: str, *, history: bool) -> None:
+def check(options: SourceOptions, format: str, target: str, *, history: bool) -> None:
     """Raise ValueError where copies cannot begin with rows that executors read."""
     if format not in ("delta", "parquet") or "://" in target:
         raise ValueError(
@@ -136,7 +136,7 @@ def _write_part(table: PartedTable, part: int, folder: Path, key: str, zero_date
     fields = pa.schema(target_fields(schema))
     name = f"part-{part:05d}-{uuid.uuid4()}.parquet"
     folder.mkdir(parents=True, exist_ok=True)
-    write(folder / name, Flow(fields, _as_copied(schema, fields, rows_of(table, part, zero_dates))), {})
+    write(folder / name, TableFlow(fields, _as_copied(schema, fields, rows_of(table, part, zero_dates))), {})
     found = pq.read_metadata(folder / name)
     stats = json.dumps({"numRecords": found.num_rows, **_range(found, key)})
     return RowFile(name, found.num_rows, (folder / name).stat().st_size, stats)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from shmstore import ShmStoreError, StoreView
-from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.home.snapshots import Progress, new_id, request_snapshot, snapshot_status
 
 _LOOK_SECONDS = 1.0
@@ -20,7 +20,7 @@ def exactly(name: str) -> str:
     return "regex:" + re.escape(name).replace(",", "\\,").replace("\\ ", "\\x20")
 
 
-def require_one_source(options: Options) -> None:
+def require_one_source(options: SourceOptions) -> None:
     """Raise ValueError where the store cannot have snapshots, `StoreNotFound` where there is none."""
     with StoreView.attach(options.store, path=options.store_path) as store:
         place = store.last_ack_point()
@@ -31,7 +31,7 @@ def require_one_source(options: Options) -> None:
 class InitialRows(threading.Thread):
     """Asks the producer for the tables of `options` but those that match the patterns `there`, once the query reads, and logs the progress while `active`."""
 
-    def __init__(self, options: Options, there: Iterable[str], active: Callable[[], bool]) -> None:
+    def __init__(self, options: SourceOptions, there: Iterable[str], active: Callable[[], bool]) -> None:
         super().__init__(name="initial rows", daemon=True)
         self._options, self._active = options, active
         tables = options.tables

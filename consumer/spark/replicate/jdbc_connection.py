@@ -15,7 +15,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
-from shmstore.consumer.spark.replicate.sql_dialect import Dialect
+from shmstore.consumer.spark.replicate.sql_dialect import SqlDialect
 
 DRIVERS = {
     "postgresql": ("org.postgresql.Driver", "org.postgresql:postgresql:42.7.8"),
@@ -56,7 +56,7 @@ class Database:
         self._connection: Any = None
         self._statement: Any = None
         self.transactions = 0  # that were begun
-        self.dialect = Dialect(kind)
+        self.dialect = SqlDialect(kind)
 
     def __repr__(self) -> str:
         return f"Database({self.name})"
@@ -99,7 +99,7 @@ class Database:
             self._statement.setEscapeProcessing(False)  # braces in values are not JDBC's
             if not self.dialect.postgres:
                 version = str(self.query("SELECT VERSION()")[0][0])
-                self.dialect = Dialect("mariadb" if "mariadb" in version.lower() else "mysql")  # either driver speaks to both
+                self.dialect = SqlDialect("mariadb" if "mariadb" in version.lower() else "mysql")  # either driver speaks to both
             for sql in self.dialect.settings:
                 self._statement.execute(sql)
             connection.commit()
@@ -174,7 +174,7 @@ class Database:
             return rows
 
     def insert(self, table: str, columns: str, rows: list[str]) -> None:
-        """Insert rows as `Dialect.rows` writes them, some hundred kilobytes a statement. Raises `DatabaseError`."""
+        """Insert rows as `SqlDialect.rows` writes them, some hundred kilobytes a statement. Raises `DatabaseError`."""
         first, size = 0, 0
         for i, row in enumerate(rows):
             if size + len(row) > _STATEMENT_CHARACTERS and i > first:

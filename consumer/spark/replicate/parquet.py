@@ -58,13 +58,13 @@ class RowFile(NamedTuple):
     stats: str
 
 
-class Flow(NamedTuple):
+class TableFlow(NamedTuple):
     """A table that is read and written in parts: its columns, and its rows some at a time."""
 
     schema: pa.Schema
     rows: Rows
 
-    def through(self, change: Callable[[pa.Table], pa.Table], after: Rows | None = None) -> Flow:
+    def through(self, change: Callable[[pa.Table], pa.Table], after: Rows | None = None) -> TableFlow:
         """The same rows, each part `change`d, with the rows of `after` behind them."""
 
         def rows() -> Rows:
@@ -72,7 +72,7 @@ class Flow(NamedTuple):
                 yield change(part)
             yield from after or ()
 
-        return Flow(change(self.schema.empty_table()).schema, rows())
+        return TableFlow(change(self.schema.empty_table()).schema, rows())
 
 
 class ParquetTarget:
@@ -109,14 +109,14 @@ class ParquetTarget:
 
     def create(self, schema: TableSchema, keys: Sequence[str], marks: Mapping[str, int]) -> None:
         """Write a file without rows."""
-        self._replace(Flow(pa.schema(target_fields(schema)), iter(())), marks)
+        self._replace(TableFlow(pa.schema(target_fields(schema)), iter(())), marks)
 
     def commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
         """Do a step, or none, and keep `marks`, in one rename. Raises `CopyDiffers`, `CannotFollow`; then nothing was changed."""
         if self._schema is None:
             if isinstance(step, Merge | Versions):
                 rows = step.upserts if isinstance(step, Merge) else step.versions
-                self._replace(Flow(rows.schema, iter([rows])), marks)
+                self._replace(TableFlow(rows.schema, iter([rows])), marks)
             return
         path = Path(step.path) / FILE if isinstance(step, Replace) else self._path / FILE
         if not path.exists():
@@ -124,7 +124,7 @@ class ParquetTarget:
             self.create(step.schema, step.keys, marks)
             return
         with pq.ParquetFile(path) as source:
-            flow = Flow(source.schema_arrow.remove_metadata(), _read(source))
+            flow = TableFlow(source.schema_arrow.remove_metadata(), _read(source))
             self._replace(
                 flow if step is None or isinstance(step, Replace) else self._step(flow, step, source.metadata.num_rows), marks
             )
@@ -142,7 +142,7 @@ class ParquetTarget:
                 with pq.ParquetFile(Path(self.folder, file.name)) as source:
                     yield from _read(source)
 
-        self._replace(Flow(pa.schema(target_fields(schema)), rows()), marks)
+        self._replace(TableFlow(pa.schema(target_fields(schema)), rows()), marks)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def remove(self) -> None:
@@ -150,7 +150,7 @@ class ParquetTarget:
         shutil.rmtree(self._path, ignore_errors=True)
         self._schema, self._marks = None, {}
 
-    def _replace(self, flow: Flow, marks: Mapping[str, int]) -> None:
+    def _replace(self, flow: TableFlow, marks: Mapping[str, int]) -> None:
         for left in self._path.glob(f"_{FILE}.*"):
             left.unlink()  # of a driver that was killed while it wrote; Spark does not see names with an underscore
         kept = {**self._marks, **marks}
@@ -159,7 +159,7 @@ class ParquetTarget:
         replace(file, lambda path: write(path, flow, footer), f"copy of {self._name},", "choose another target")
         self._schema, self._marks = flow.schema, kept
 
-    def _step(self, flow: Flow, step: Step, rows: int) -> Flow:
+    def _step(self, flow: TableFlow, step: Step, rows: int) -> TableFlow:
         if isinstance(step, Merge | Versions):
             own, step = step, schema_evolution.spelled(step, flow.schema.names)
             fields = list((step.upserts if isinstance(step, Merge) else step.versions).schema)
@@ -172,20 +172,20 @@ class ParquetTarget:
                 if rows:
                     raise CopyDiffers(schema_evolution.difference(flow.schema, fields, self._name))
                 step = own
-                flow = Flow((step.upserts if isinstance(step, Merge) else step.versions).schema, iter(()))
+                flow = TableFlow((step.upserts if isinstance(step, Merge) else step.versions).schema, iter(()))
             return self._merge(flow, step) if isinstance(step, Merge) else self._add_versions(flow, step)
         if isinstance(step, Alter):
             return flow.through(lambda part: schema_evolution.alter(part, step.changes, self._name))
         if self.keeps_history:
             moment = pa.scalar(step.time_ms * 1000).cast(pa.timestamp("us", "UTC"))  # type: ignore[union-attr]
             return flow.through(lambda part: _end(part, part.column(CURRENT), moment))
-        return Flow(flow.schema, iter(()))
+        return TableFlow(flow.schema, iter(()))
 
-    def _merge(self, flow: Flow, step: Merge) -> Flow:
+    def _merge(self, flow: TableFlow, step: Merge) -> TableFlow:
         touched = pa.concat_tables([step.upserts.select(list(step.keys)), step.deletes.select(list(step.keys))])
         return flow.through(lambda part: _without(part, touched, step.keys), iter([step.upserts.select(flow.schema.names)]))
 
-    def _add_versions(self, flow: Flow, step: Versions) -> Flow:
+    def _add_versions(self, flow: TableFlow, step: Versions) -> TableFlow:
         names = flow.schema.names
         fresh = step.versions.column(SEQ).combine_chunks()
         known: list[pa.Array] = []  # versions of the batch that the file holds: another query wrote them
@@ -207,7 +207,7 @@ def _read(source: pq.ParquetFile) -> Rows:
         yield source.read_row_group(group).replace_schema_metadata(None)
 
 
-def write(path: Path, flow: Flow, mark: Mapping[bytes, bytes]) -> None:
+def write(path: Path, flow: TableFlow, mark: Mapping[bytes, bytes]) -> None:
     """Write the rows as row groups of some `GROUP_BYTES`: parts that shrank are put together, large ones are cut."""
     waiting: list[pa.Table] = []
     size = 0

@@ -28,7 +28,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from shmstore import StoreView
 from shmstore.consumer.spark.callbacks import answering
 from shmstore.consumer.spark.decode.worker_memory import no_collector
-from shmstore.consumer.spark.options import FORMATS, Options
+from shmstore.consumer.spark.options import FORMATS, SourceOptions
 from shmstore.consumer.spark.replicate import executor_rows
 from shmstore.consumer.spark.replicate.change_reduction import OURS, CannotCopy, CannotFollow, Columns, collect
 from shmstore.consumer.spark.replicate.copy import Copy, Target
@@ -94,7 +94,7 @@ class Replication:
 
     def __init__(
         self,
-        options: Options,
+        options: SourceOptions,
         target: str,
         format: str = "delta",
         *,
@@ -455,7 +455,7 @@ def replicate(
         "payload": "raw",
         "includeDdl": "true",
     }
-    parsed = Options.parse(given)
+    parsed = SourceOptions.parse(given)
     if url is not None and checkpoint is None:
         raise ValueError("format='jdbc' needs a folder for the query's checkpoint: checkpoint='/path/of/a/folder'")
     if url is not None and is_connect(spark):

@@ -47,7 +47,7 @@ _POSTGRES_OTHERS = {"float": "real", "double": "double precision", "date": "date
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class SqlDialect:
     """One kind of database: ``postgresql``, ``mysql`` or ``mariadb``."""
 
     kind: str

@@ -6,8 +6,8 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
-from shmstore.consumer.spark.options import Options, Start
-from shmstore.consumer.spark.source.batch_planner import Limit
+from shmstore.consumer.spark.options import SourceOptions, Start
+from shmstore.consumer.spark.source.batch_planner import BatchLimit
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.consumer.spark.source.stream_reader import StreamReader
 
@@ -40,9 +40,9 @@ class AdmissionControlReader(StreamReader, SupportsTriggerAvailableNow):
         self._freeze(Start("latest"))
 
 
-def limit_of(limit: ReadLimit, options: Options) -> Limit:
+def limit_of(limit: ReadLimit, options: SourceOptions) -> BatchLimit:
     """Return the limits of Spark's `limit` and the options: Spark gives rows or bytes, or asks for everything."""
     if isinstance(limit, ReadAllAvailable):
-        return Limit()
+        return BatchLimit()
     rows = limit.max_rows if isinstance(limit, ReadMaxRows) else options.max_rows
-    return Limit(rows, limit.max_bytes if isinstance(limit, ReadMaxBytes) else options.max_bytes)
+    return BatchLimit(rows, limit.max_bytes if isinstance(limit, ReadMaxBytes) else options.max_bytes)

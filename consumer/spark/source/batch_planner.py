@@ -29,7 +29,7 @@ _SYNC_SECONDS = 2.0  # for the disk to have the end of a micro-batch
 _STALL = 3.0  # seconds without the end of a transaction after which its producer may be waiting for free space
 
 
-class Limit(NamedTuple):
+class BatchLimit(NamedTuple):
     """Most rows and most encoded bytes of a micro-batch; None is no limit but the planner's own."""
 
     rows: int | None = None
@@ -44,7 +44,7 @@ class BatchPlanner:
         self._planned: tuple[int, int, np.ndarray[Any, Any]] | None = None  # epoch, first event, and where each event ends
         self._stall = (-1, -1, 0.0)
 
-    def end_after(self, base: int, limit: Limit, frozen: int | None) -> int:
+    def end_after(self, base: int, limit: BatchLimit, frozen: int | None) -> int:
         """Return the last sequence of the micro-batch that follows `base`; `base` itself if there is no whole transaction yet.
 
         It is the last transaction end within `limit` (and half the ring, without a log), after at least one transaction, and never
@@ -81,7 +81,7 @@ class BatchPlanner:
             return base + max(1, fit)
         return base
 
-    def _end_in_log(self, base: int, limit: Limit, last: int) -> tuple[int, int]:
+    def _end_in_log(self, base: int, limit: BatchLimit, last: int) -> tuple[int, int]:
         """As `end_after`, of a store with a log; and how many events are within `limit`."""
         store, at, found = self._owner.store, base + 1, base
         most_bytes = limit.size or (MOST_BYTES if limit.rows is None else sys.maxsize)
@@ -132,7 +132,7 @@ class BatchPlanner:
         points = np.flatnonzero(store.slots(base + 1, synced)["flags"] & int(SlotFlag.ACK_POINT))
         return base + 1 + int(points[-1]) if len(points) else base
 
-    def _end_of_several(self, base: int, limit: Limit, last: int) -> int:
+    def _end_of_several(self, base: int, limit: BatchLimit, last: int) -> int:
         """How many events after `base`, up to `last`, the limits allow in a store of several sources, to the end of a transaction or
         of a part.
 

@@ -30,7 +30,7 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 from shmstore.consumer.spark.options import OptionError
-from shmstore.consumer.spark.source.batch_planner import Limit
+from shmstore.consumer.spark.source.batch_planner import BatchLimit
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.consumer.spark.source.stream_reader import StreamReader
 
@@ -51,7 +51,7 @@ class CallOrderReader(StreamReader):
         if self._planned is None:
             self._planned = self._committed
         rows, size = self._options.max_rows, self._options.max_bytes
-        limit = Limit(rows, sys.maxsize if rows is None and size is None else size)
+        limit = BatchLimit(rows, sys.maxsize if rows is None and size is None else size)
         self._planned = self.plan(self._planned, limit, self._committed)
         return self._planned
 

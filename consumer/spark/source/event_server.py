@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from shmstore import ProtocolError
-from shmstore.consumer.flight.endpoint import Caller, Endpoint, Reply, certificate
+from shmstore.consumer.flight.endpoint import Caller, FlightEndpoint, Reply, certificate
 from shmstore.consumer.remote import events
-from shmstore.consumer.remote.address import Address
-from shmstore.consumer.remote.link import Link, LinkLost
+from shmstore.consumer.remote.address import StoreAddress
+from shmstore.consumer.remote.link import Link, RemoteLost
 from shmstore.consumer.remote.protocol import Request
 from shmstore.consumer.serving.access import Login
 from shmstore.consumer.serving.audit import Audit
@@ -27,18 +27,23 @@ from shmstore.consumer.serving.audit import Audit
 PATIENCE = 120.0  # seconds that an executor waits for the next part of its events
 
 
-class EventServer(Endpoint):
+class EventServer(FlightEndpoint):
     """Serves ranges of one store's events until `close`. `read` gives the chunks of a range; it is called by one thread at a time."""
 
     def __init__(
-        self, read: Callable[[int, int], Iterator[events.Events]], host: str | None = None, tls: tuple[str, str] | None = None
+        self,
+        read: Callable[[int, int], Iterator[events.RemoteEvents]],
+        host: str | None = None,
+        tls: tuple[str, str] | None = None,
     ) -> None:
         self._read = read
         self._reading = threading.Lock()
         token, host = secrets.token_urlsafe(32), host or own_address()
         pair = certificate(*tls) if tls else None
         super().__init__(host, 0, Login("", token), Audit(), tls=pair)
-        self.executors_address = Address(host, self.port, tls is not None, "", password=token, roots=pair.chain if pair else None)
+        self.executors_address = StoreAddress(
+            host, self.port, tls is not None, "", password=token, roots=pair.chain if pair else None
+        )
 
     def answer(self, ticket: Request, caller: Caller) -> Reply:
         """Events `first` to `last`."""
@@ -59,13 +64,13 @@ class EventServer(Endpoint):
         raise ProtocolError(f"there is no action {action[:64]!r}")
 
 
-def fetch(address: Address, first: int, last: int) -> Iterator[events.Events]:
+def fetch(address: StoreAddress, first: int, last: int) -> Iterator[events.RemoteEvents]:
     """Yield the events `first` to `last` from the query's server. Raises its error, and `StoreUnreachable`."""
     link = Link(address)
     try:
         for batch in link.stream({"first": first, "last": last}, PATIENCE):
             yield events.unpack(batch)
-    except LinkLost as error:
+    except RemoteLost as error:
         raise link.unreachable(error) from error
     finally:
         link.close()

@@ -14,9 +14,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from shmstore import CheckpointFile, EventStore
-from shmstore.consumer.remote.events import Events
+from shmstore.consumer.remote.events import RemoteEvents
 from shmstore.consumer.spark.decode.decoder import Decoder
-from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.source.multi_source import Sources, is_group
 from shmstore.consumer.spark.source.partition import rows_of
 from shmstore.consumer.spark.source.schema_lookup import find_table
@@ -41,7 +41,7 @@ def each_batch(
     and every `timeout` seconds while nothing comes. `state` is the folder of the store's home. What `function` raises ends the loop; its batch is not acked.
     """
     given = {"store": store, "subscription": subscription, "tables": tables, **({"payload": payload} if payload else {})}
-    options = Options.parse(given)
+    options = SourceOptions.parse(given)
     decoder = Decoder(options, find_table(options) if options.payload == "typed" else None)
     calls, several = 0, None
     with (
@@ -54,7 +54,7 @@ def each_batch(
                 continue
             several = is_group(source) if several is None else several
             sources = Sources.of(source, None, None, batch.first, batch.last) if several else None
-            found = list(rows_of(Events.of(batch), decoder, sources))
+            found = list(rows_of(RemoteEvents.of(batch), decoder, sources))
             if found:
                 function(spark.createDataFrame(pa.Table.from_batches(found)), batch.last)
                 calls += 1

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shmstore import Batch, EventStore, EventType, Position, PositionNotFound
-from shmstore.consumer.remote.events import Events
+from shmstore.consumer.remote.events import RemoteEvents
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.encoding.codec import Header, split_stored
 from shmstore.event import Sources as Places
@@ -36,7 +36,7 @@ def _gtids(sources: Places) -> Gtids:
     return parse(",".join(at.gtids for _, at in sources))
 
 
-class Mark(NamedTuple):
+class SourceMark(NamedTuple):
     """What the last event of a transaction, or of a part (`inside` it), says: where all sources stand, and which one it is from."""
 
     sequence: int
@@ -47,7 +47,7 @@ class Mark(NamedTuple):
     source: str
 
     @classmethod
-    def of(cls, sequence: int, header: Header) -> Mark | None:
+    def of(cls, sequence: int, header: Header) -> SourceMark | None:
         """Return what `header` says; None where its event is no such one."""
         position, cut = header.position, header.cut
         sources = position.sources if cut is None else cut.sources
@@ -73,7 +73,7 @@ def offset_at(store: EventStore, sequence: int, after: Offset | None = None) -> 
     Raises `PositionNotFound` where it is no such event.
     """
     batch = store.peek(sequence, limit_events=1)
-    mark = next((Mark.of(sequence, split_stored(payload)[0]) for payload in batch.payloads()), None)
+    mark = next((SourceMark.of(sequence, split_stored(payload)[0]) for payload in batch.payloads()), None)
     if mark is None:
         raise PositionNotFound(f"event {sequence} of store {store.name!r} is within a transaction, where no query can continue")
     here, ahead = _gtids(mark.sources), ""
@@ -110,14 +110,14 @@ def place_of(offset: Offset) -> ReaderPlace:
     return ReaderPlace(offset.position or Position("", 0), ahead=offset.ahead, inside=offset.inside)
 
 
-def marks(store: EventStore, first: int | None = None, last: int | None = None) -> Iterator[Mark]:
+def marks(store: EventStore, first: int | None = None, last: int | None = None) -> Iterator[SourceMark]:
     """Yield the marks of events `first` to `last`, or of all that are there, newest first."""
     first, last = store.oldest if first is None else first, store.newest if last is None else last
     while last >= first:
         start = max(first, last - _LOOK + 1)
         batch = store.peek(start, limit_events=last - start + 1)
         for i, payload in reversed(list(enumerate(batch.payloads(), start))):
-            mark = Mark.of(i, split_stored(payload)[0])
+            mark = SourceMark.of(i, split_stored(payload)[0])
             if mark is not None:
                 yield mark
         last = start - 1
@@ -125,7 +125,7 @@ def marks(store: EventStore, first: int | None = None, last: int | None = None) 
 
 def whole(batch: Batch, most: int) -> int:
     """Return how many of the first events of `batch` end with a mark: the most up to `most`, else the fewest; 0 without one."""
-    found = [i for i, payload in enumerate(batch.payloads(), 1) if Mark.of(i, split_stored(payload)[0]) is not None]
+    found = [i for i, payload in enumerate(batch.payloads(), 1) if SourceMark.of(i, split_stored(payload)[0]) is not None]
     return max((i for i in found if i <= most), default=min(found, default=0))
 
 
@@ -182,7 +182,7 @@ class Sources(NamedTuple):
         after = start if start is not None and (start.epoch != here or start.ahead) else None
         return cls(names_of(store, first, last), after, end if end is not None and end.epoch != here else None)
 
-    def pieces(self, chunk: Events) -> Iterator[tuple[Events, str | None]]:
+    def pieces(self, chunk: RemoteEvents) -> Iterator[tuple[RemoteEvents, str | None]]:
         """Yield the events of `chunk` that are in the micro-batch, in runs; with the name of their source where GTIDs do not say it."""
         reads = chunk.slots["type"] == int(EventType.READ)
         if self.after is None and self.until is None and not reads.any():
@@ -196,7 +196,7 @@ class Sources(NamedTuple):
             end = at + count
             if wanted:
                 yield (
-                    Events(
+                    RemoteEvents(
                         chunk.first + at, raw[start : int(chunk.ends[end - 1])], chunk.ends[at:end] - start, chunk.slots[at:end]
                     ),
                     name,
@@ -226,7 +226,7 @@ class Sources(NamedTuple):
         columns["source"] = pa.StructArray.from_arrays([*source.flatten()[:-1], names], fields=list(source.type))
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema)
 
-    def of_events(self, chunk: Events, name: str | None) -> pa.Array:
+    def of_events(self, chunk: RemoteEvents, name: str | None) -> pa.Array:
         """Return the source of each event."""
         if name is not None:
             return pa.repeat(name, len(chunk.ends))

@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from shmstore import EventStore, PositionNotFound, StoreNotFound
-from shmstore.consumer.remote.address import Address
-from shmstore.consumer.remote.events import Events
+from shmstore.consumer.remote.address import StoreAddress
+from shmstore.consumer.remote.events import RemoteEvents
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.decode.schema import RAW_SCHEMA, arrow_schema
 from shmstore.consumer.spark.decode.worker_memory import settle
@@ -70,7 +70,7 @@ class SharedPartition(InputPartition):
         self.events = events
         self.sources = sources
 
-    def chunks(self) -> Iterator[Events]:
+    def chunks(self) -> Iterator[RemoteEvents]:
         """Yield the events, some at a time. Raises `PositionNotFound`, `StoreNotFound`."""
         yield from read_shared(self.events)
 
@@ -78,14 +78,14 @@ class SharedPartition(InputPartition):
 class RemotePartition(InputPartition):
     """Events to be fetched from the query's own process; `nearby` tries the segment first, for executors that see it."""
 
-    def __init__(self, events: Range, address: Address, sources: Sources | None = None, *, nearby: bool) -> None:
+    def __init__(self, events: Range, address: StoreAddress, sources: Sources | None = None, *, nearby: bool) -> None:
         super().__init__(events)
         self.events = events
         self.sources = sources
         self._address = address
         self._nearby = nearby
 
-    def chunks(self) -> Iterator[Events]:
+    def chunks(self) -> Iterator[RemoteEvents]:
         """Yield the events, some at a time. Raises `PositionNotFound`, OSError."""
         if self._nearby:
             try:
@@ -103,29 +103,29 @@ class RemotePartition(InputPartition):
 class InlinePartition(InputPartition):
     """Events that travel in the partition itself, to an executor on any host."""
 
-    def __init__(self, chunks: list[Events], sources: Sources | None = None) -> None:
+    def __init__(self, chunks: list[RemoteEvents], sources: Sources | None = None) -> None:
         super().__init__(None)
         self.sources = sources
         self._chunks = [each._replace(raw=bytes(each.raw)) for each in chunks]
 
-    def chunks(self) -> Iterator[Events]:
+    def chunks(self) -> Iterator[RemoteEvents]:
         """Yield the events."""
         yield from self._chunks
 
 
-def read_shared(events: Range) -> Iterator[Events]:
+def read_shared(events: Range) -> Iterator[RemoteEvents]:
     """Yield the events of `events` out of the ring or the log. Raises `PositionNotFound` if they were overwritten, `StoreNotFound`."""
     yield from read_store(attached(events), events.first, events.last, fails=events.fails)
 
 
-def read_store(store: EventStore, first: int, last: int, *, fails: bool = True) -> Iterator[Events]:
+def read_store(store: EventStore, first: int, last: int, *, fails: bool = True) -> Iterator[RemoteEvents]:
     """Yield events of an attached store. Raises `PositionNotFound` if they are not there yet, and if they were overwritten and it `fails`."""
     if last > store.newest:
         raise PositionNotFound(
             f"event {last} is not in store {store.name!r} yet: epoch {store.epoch:016x} ends at {store.newest}"
         )
     try:
-        yield from map(Events.of, store.read(first, last, gone=None if fails else lambda *_: None))
+        yield from map(RemoteEvents.of, store.read(first, last, gone=None if fails else lambda *_: None))
     except PositionNotFound as error:
         if not store.has_log:
             raise PositionNotFound(
@@ -182,14 +182,14 @@ _CODES[EntryType.ROWS, [EventType.INSERT, EventType.UPDATE, EventType.DELETE, Ev
 _CODES[[EntryType.BEGIN, EntryType.END, EntryType.DDL]] = np.arange(5, 8)[:, None]
 
 
-def record_batches(chunks: Iterator[Events], decoder: Decoder, sources: Sources | None = None) -> Iterator[pa.RecordBatch]:
+def record_batches(chunks: Iterator[RemoteEvents], decoder: Decoder, sources: Sources | None = None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `chunks` as the query's payload wants them; `sources` where the store has several."""
     settle()
     for chunk in chunks:
         yield from rows_of(chunk, decoder, sources)
 
 
-def rows_of(whole: Events, decoder: Decoder, sources: Sources | None) -> Iterator[pa.RecordBatch]:
+def rows_of(whole: RemoteEvents, decoder: Decoder, sources: Sources | None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one chunk."""
     for chunk, name in ((whole, None),) if sources is None else sources.pieces(whole):
         if decoder.options.payload == "raw":
@@ -201,7 +201,7 @@ def rows_of(whole: Events, decoder: Decoder, sources: Sources | None) -> Iterato
             yield batch if sources is None else sources.named(batch, name)
 
 
-def _raw(chunk: Events, decoder: Decoder, source: pa.Array | None) -> pa.RecordBatch:
+def _raw(chunk: RemoteEvents, decoder: Decoder, source: pa.Array | None) -> pa.RecordBatch:
     """One row an event, the payload as it is, nothing decoded but where tables are filtered."""
     slots, options = chunk.slots, decoder.options
     entry = slots["entry"]

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 
 from shmstore import EventStore, PositionNotFound, SchemaUnknown, StoreError
-from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.source.subscription_owner import attach
 from shmstore.consumer.table_schemas import defined, find_schema, schemas
 from shmstore.encoding.codec import decode_schema
@@ -16,7 +16,7 @@ from shmstore.event import TableSchema
 _LOOK_SECONDS = 0.5
 
 
-def find_table(options: Options) -> TableSchema:
+def find_table(options: SourceOptions) -> TableSchema:
     """Return the columns that the one table that `options` names has in the rows that the query will read.
 
     Those of its newest rows in the store, as far as the query has them before it. Where it has none, all its rows are still to come:
@@ -40,7 +40,7 @@ def find_table(options: Options) -> TableSchema:
         time.sleep(_LOOK_SECONDS)
 
 
-def _first_to_read(store: EventStore, options: Options) -> int:
+def _first_to_read(store: EventStore, options: SourceOptions) -> int:
     """The first event that the query reads, about: a query goes on behind what its subscription acked, a new one begins where it is told."""
     for each in store.stat().subscriptions:
         if each.name == options.subscription:

@@ -13,10 +13,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from shmstore import EventStore, PositionNotFound
-from shmstore.consumer.remote.events import Events
+from shmstore.consumer.remote.events import RemoteEvents
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.decode.schema import schema_of
-from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.source.batch_planner import events_between
 from shmstore.consumer.spark.source.call_order import CallOrderReader
 from shmstore.consumer.spark.source.multi_source import Sources, base_of, is_group, reach_of
@@ -41,7 +41,7 @@ class ShmStoreSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._parsed = Options.parse(options)
+        self._parsed = SourceOptions.parse(options)
 
     @classmethod
     def name(cls) -> str:
@@ -108,7 +108,8 @@ class BatchReader(DataSourceReader):
             size = int(events.ends[-1])
             parts = max(min(options.partitions, 1 + size // options.partition_bytes), -(-size // INLINE_BYTES))
             return [
-                InlinePartition([Events.of(events_between(store, a, b))], sources) for a, b in split(first, events.ends, parts)
+                InlinePartition([RemoteEvents.of(events_between(store, a, b))], sources)
+                for a, b in split(first, events.ends, parts)
             ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

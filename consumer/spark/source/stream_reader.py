@@ -18,10 +18,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from shmstore import PositionNotFound, StoreClosed, SubscriptionLost
-from shmstore.consumer.remote.events import Events
+from shmstore.consumer.remote.events import RemoteEvents
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.options import Start
-from shmstore.consumer.spark.source.batch_planner import BatchPlanner, Limit, events_between
+from shmstore.consumer.spark.source.batch_planner import BatchLimit, BatchPlanner, events_between
 from shmstore.consumer.spark.source.multi_source import Sources
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.consumer.spark.source.partition import (
@@ -64,7 +64,7 @@ class StreamReader(DataSourceStreamReader):
         """Return where a new query begins. Spark asks twice, and again when batch 0 is run again: the answer stays."""
         return self._owner.first_offset().to_dict()
 
-    def plan(self, start: dict[str, Any], limit: Limit, committed: dict[str, Any] | None = None) -> dict[str, Any]:
+    def plan(self, start: dict[str, Any], limit: BatchLimit, committed: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ack what ends at `committed` (by default `start`), and return the end of the micro-batch after `start`: `start` itself when
         nothing is new.
 
@@ -72,7 +72,7 @@ class StreamReader(DataSourceStreamReader):
         """
         return self._again(lambda: self._plan(start, limit, committed or start))
 
-    def _plan(self, start: dict[str, Any], limit: Limit, committed: dict[str, Any]) -> dict[str, Any]:
+    def _plan(self, start: dict[str, Any], limit: BatchLimit, committed: dict[str, Any]) -> dict[str, Any]:
         after, done = Offset.of(start), Offset.of(committed)
         base = self._owner.locate(done)
         if base is None:
@@ -140,7 +140,7 @@ class StreamReader(DataSourceStreamReader):
             parts = max(parts, -(-size // INLINE_BYTES))
         ranges = split(base + 1, ends, parts)
         if inline:
-            return [InlinePartition([Events.of(events_between(store, a, b))], sources) for a, b in ranges]
+            return [InlinePartition([RemoteEvents.of(events_between(store, a, b))], sources) for a, b in ranges]
         given = [Range.of(store, a, b, fails=options.fail_on_data_loss) for a, b in ranges]
         if options.transport == "shm" or (options.transport == "auto" and executors_are_here()):
             return [SharedPartition(one, sources) for one in given]

@@ -27,8 +27,8 @@ from shmstore import (
     SubscriptionInUse,
     SubscriptionLost,
 )
-from shmstore.consumer.remote.events import Events
-from shmstore.consumer.spark.options import Options, Start
+from shmstore.consumer.remote.events import RemoteEvents
+from shmstore.consumer.spark.options import SourceOptions, Start
 from shmstore.consumer.spark.source import multi_source
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.consumer.spark.source.partition import read_store
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 class SubscriptionOwner:
     """The attached store and the owned subscription of one query; both are found again when the store is re-created."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._store: EventStore | None = None
         self._subscription: Subscription | None = None
@@ -147,7 +147,7 @@ class SubscriptionOwner:
             self._server = EventServer(self._read, self._options.transport_host, self._options.transport_tls)
         return self._server
 
-    def _read(self, first: int, last: int) -> Iterator[Events]:
+    def _read(self, first: int, last: int) -> Iterator[RemoteEvents]:
         """Yield events for the server: out of an attachment of its own, because a store object serves one thread at a time."""
         if self._served is None:
             self._served = attach(self._options)
@@ -323,7 +323,7 @@ def handover(take: Callable[[], Found]) -> Found:
             time.sleep(0.1)
 
 
-def attach(options: Options) -> EventStore:
+def attach(options: SourceOptions) -> EventStore:
     """Attach to the options' store. Raises `StoreNotFound`."""
     return EventStore.attach(options.store, path=options.store_path, state=options.state_directory)
 

@@ -18,7 +18,7 @@ _TYPE: Final = "com.alibaba.otter.canal.protocol.position.LogPosition"
 _OURS: Final = "shmstore"
 
 
-class Cursor(NamedTuple):
+class ClusterCursor(NamedTuple):
     """A place in the binlog: wanted are the events that end behind `file`:`offset`, or with GTIDs the transactions that are not in `gtids`,
     or where that is empty, those from `transaction` on.
 
@@ -56,7 +56,7 @@ class Cursor(NamedTuple):
         return json.dumps(whole, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> Cursor:
+    def decode(cls, data: bytes) -> ClusterCursor:
         """Read a cursor, ours or Canal's. Raises `ProtocolError` where it is none."""
         try:
             whole = json.loads(data)
@@ -86,27 +86,27 @@ def _port(netloc: str) -> int:
     return int(digits) if digits.isascii() and digits.isdigit() else 3306
 
 
-def cursor_behind(store: EventStore, sequence: int) -> Cursor | None:
+def cursor_behind(store: EventStore, sequence: int) -> ClusterCursor | None:
     """The cursor of a client that has acked up to `sequence`: at the last transaction end or DDL there; None where none is kept."""
     point = store.ack_point_until(sequence)
     if point is None:
         return None
     event = next(iter(store.peek(point, limit_events=1)))
     file, offset, gtids, *_ = event.position
-    return Cursor(
+    return ClusterCursor(
         *(file, offset, gtids, "", offset - event.length, store.source),
         *(event.server_id, event.time_ms, store.epoch, sequence),
     )
 
 
-def cursor_before(store: EventStore, sequence: int) -> Cursor | None:
+def cursor_before(store: EventStore, sequence: int) -> ClusterCursor | None:
     """The cursor of a client that has acked nothing, and begins with event `sequence`; None where nothing of that place is known yet."""
     found = cursor_behind(store, sequence - 1)
     if found is not None or store.newest < sequence:
         return found
     event = next(iter(store.peek(sequence, limit_events=1)))
     start = event.position.offset - event.length
-    return Cursor(
+    return ClusterCursor(
         *(event.position.file, start, "", event.transaction, start, store.source),
         *(event.server_id, event.time_ms, store.epoch, sequence - 1),
     )

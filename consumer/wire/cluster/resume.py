@@ -9,7 +9,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from shmstore import EventStore, Position, PositionNotFound, StoreError
-from shmstore.consumer.wire.cluster.cursor import Cursor
+from shmstore.consumer.wire.cluster.cursor import ClusterCursor
 from shmstore.gtids import single
 from shmstore.store.reader_place import ReaderPlace
 
@@ -18,7 +18,7 @@ class StoreBehind(StoreError):
     """The store has not reached the cursor yet."""
 
 
-def first_wanted(store: EventStore, cursor: Cursor) -> int:
+def first_wanted(store: EventStore, cursor: ClusterCursor) -> int:
     """Return the sequence in `store` of the first event behind `cursor`.
 
     Raises `PositionNotFound` where events behind it are not kept any more, or it cannot be compared, and `StoreBehind`.
@@ -36,7 +36,7 @@ def first_wanted(store: EventStore, cursor: Cursor) -> int:
     return _by_file(store, cursor)
 
 
-def _by_file(store: EventStore, cursor: Cursor) -> int:
+def _by_file(store: EventStore, cursor: ClusterCursor) -> int:
     if cursor.source and store.source and not _same_server(cursor.source, store.source):
         raise PositionNotFound(
             f"the client's cursor is {_place(cursor)} of {cursor.source}, and store {store.name!r} is read from {store.source}: "
@@ -63,9 +63,9 @@ def _same_server(one: str, other: str) -> bool:
     return (here.netloc or one) == (there.netloc or other)
 
 
-def _place(cursor: Cursor) -> str:
+def _place(cursor: ClusterCursor) -> str:
     return cursor.gtids or cursor.transaction or f"{cursor.file}:{cursor.offset}"
 
 
-def _behind(store: EventStore, cursor: Cursor) -> StoreBehind:
+def _behind(store: EventStore, cursor: ClusterCursor) -> StoreBehind:
     return StoreBehind(f"store {store.name!r} has not reached the client's cursor, {_place(cursor)[:200]}, yet: try again")

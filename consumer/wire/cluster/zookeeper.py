@@ -35,7 +35,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from shmstore import ProtocolError, ShmStoreError
 from shmstore.consumer.serving.access import tls_context
-from shmstore.consumer.wire.cluster.cursor import Cursor
+from shmstore.consumer.wire.cluster.cursor import ClusterCursor
 from shmstore.consumer.wire.protocol.connection_state import Client, shown
 
 _ROOT: Final = "/otter/canal"
@@ -122,7 +122,7 @@ class Registration:
         self._others: dict[str, str] = {}
         self._reported: dict[str, bool] = dict.fromkeys(self._destinations, False)
         self._refusals: dict[str, str] = {}
-        self._dirty: dict[Client, Cursor] = {}
+        self._dirty: dict[Client, ClusterCursor] = {}
         self._versions: dict[Client, int] = {}
         self._silent_since = clock()
         self._complained = False
@@ -182,7 +182,7 @@ class Registration:
         """The address of the active server, as far as is known; empty where none is, or this one."""
         return self._others.get(destination, "")
 
-    def read(self, client: Client) -> Cursor | None:
+    def read(self, client: Client) -> ClusterCursor | None:
         """The cursor of a client, which this server is to serve from here on; None where there is none. Blocks.
 
         Raises `ZookeeperSilent`, and `ProtocolError` where what is there is no cursor.
@@ -195,15 +195,15 @@ class Registration:
             self._versions[client] = _NO_NODE
             return None
         self._versions[client] = stat.version
-        return Cursor.decode(data) if data else None
+        return ClusterCursor.decode(data) if data else None
 
-    def acked(self, client: Client, cursor: Cursor) -> None:
+    def acked(self, client: Client, cursor: ClusterCursor) -> None:
         """Let `cursor` be written soon, the newest of several."""
         with self._lock:
             self._dirty[client] = cursor
         self._poked.set()
 
-    def begin(self, client: Client, cursor: Cursor) -> None:
+    def begin(self, client: Client, cursor: ClusterCursor) -> None:
         """Write the first cursor of a client. Blocks until it is there. Raises `ZookeeperSilent`."""
         with suppress(NodeExistsError):
             self._create(_cursor(client), cursor.encode())
@@ -234,13 +234,13 @@ class Registration:
             return []
         return [Client(destination, int(name)) for name in names if name.lstrip("-").isdigit()]
 
-    def peek(self, client: Client) -> Cursor | None:
+    def peek(self, client: Client) -> ClusterCursor | None:
         """The cursor of a client that another server serves; None where there is none. Blocks. Raises as `read`."""
         try:
             data, _ = self._wait(self._client.get_async(_cursor(client)))
         except NoNodeError:
             return None
-        return Cursor.decode(data) if data else None
+        return ClusterCursor.decode(data) if data else None
 
     def _remove(self, path: str) -> None:
         with suppress(NoNodeError):
@@ -445,11 +445,11 @@ class Registration:
                 self._put_back(client, cursor)
                 raise
 
-    def _put_back(self, client: Client, cursor: Cursor) -> None:
+    def _put_back(self, client: Client, cursor: ClusterCursor) -> None:
         with self._lock:
             self._dirty.setdefault(client, cursor)
 
-    def _look_again(self, client: Client, cursor: Cursor) -> None:
+    def _look_again(self, client: Client, cursor: ClusterCursor) -> None:
         """Somebody else wrote the cursor: write it once more if this server is the active one still."""
         running = f"{_destination(client.destination)}/running"
         try:

@@ -7,7 +7,7 @@ its values. What it shares with that one, mostly its file, second, server and tr
 Where there was a compiler, `shmstore.consumer.wire.native` makes the same bytes of the usual events, without Python objects, and the encoder
 here is its reference, which it hands the others to.
 
-What cannot be as Canal has it: RowChange.tableId, which is a number of the table's definition (`rows.Table`) as the server's
+What cannot be as Canal has it: RowChange.tableId, which is a number of the table's definition (`rows.EntryTable`) as the server's
 own is not kept in a store. Snapshot rows (READ) go out as INSERT with a header property ``snapshot``.
 """
 
@@ -22,7 +22,7 @@ from shmstore.consumer.formats.canal_statement import CanalStatement, canal_stat
 from shmstore.consumer.formats.canal_values import DDL_TYPES, Values
 from shmstore.consumer.formats.ddl_target import ddl_target
 from shmstore.consumer.wire.encoding.protobuf import MORE, SMALL, message, number, pair, string, varint
-from shmstore.consumer.wire.encoding.rows import Table
+from shmstore.consumer.wire.encoding.rows import EntryTable
 from shmstore.encoding.codec import Header, decode_stored
 from shmstore.errors import StoreCorrupt
 from shmstore.event import EntryType, EventType
@@ -69,7 +69,7 @@ class Encoder:
         self._values = values
         self._canal = values is Values.CANAL
         self._with_gtids = not self._canal if gtids is None else gtids
-        self._tables: dict[bytes, Table] = {}
+        self._tables: dict[bytes, EntryTable] = {}
         self._native = compiled.Entries(self._table, self._canal, self._with_gtids) if COMPILED else None
         # What an event shares with the one before it, most of the time, and its bytes.
         self._file = self._prefix = self._lead = ""
@@ -172,16 +172,16 @@ class Encoder:
         change = f"{_TYPE}{varint(_QUERY)}{string(_SQL, more['rows_query'])}"
         return message(_MESSAGE, f"{message(_HEADER, head)}{_ROWS_TYPE}{message(_STORED, change)}")
 
-    def _table(self, blob: bytes) -> Table:
+    def _table(self, blob: bytes) -> EntryTable:
         table = self._tables.get(blob)
         if table is None:
             if len(self._tables) >= 4096:
                 self._tables.clear()
-            table = self._tables[blob] = Table(blob, self._values)
+            table = self._tables[blob] = EntryTable(blob, self._values)
         return table
 
 
-def _rows(type_: int, table: Table, body: list[Any]) -> tuple[str, str, str]:
+def _rows(type_: int, table: EntryTable, body: list[Any]) -> tuple[str, str, str]:
     """Of a rows event: Header.eventType, the RowChange, Header.props."""
     count = len(body[1] or body[3] or ())
     rows = table.rows(body) if count else ""

@@ -177,7 +177,7 @@ def _same(text: Callable[[Any], str]) -> _Same:
     return same
 
 
-class Table:
+class EntryTable:
     """One table version, as the entries of its rows need it. `blob` is its stored schema."""
 
     __slots__ = ("_after", "_changed", "_columns", "_schema", "_was", "head", "name", "names")

@@ -42,7 +42,7 @@ cdef struct Stored:            # an event
 
 
 cdef class Entries:
-    """Encodes stored events, those of one client after each other. `table_of` gives the `rows.Table` of a stored schema; `canal` and `gtids`
+    """Encodes stored events, those of one client after each other. `table_of` gives the `rows.EntryTable` of a stored schema; `canal` and `gtids`
     as in `entry.Encoder`."""
 
     cdef object table_of

@@ -24,7 +24,7 @@ cdef enum:
 
 
 cdef class Table:
-    """What `rows.Table` says, for compiled code. Immutable but for what a row leaves behind, so one at a time may use it."""
+    """What `rows.EntryTable` says, for compiled code. Immutable but for what a row leaves behind, so one at a time may use it."""
 
     cdef readonly str name     # that filters see
     cdef Piece names, head     # Header.schemaName and tableName; RowChange.tableId

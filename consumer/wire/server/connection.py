@@ -15,7 +15,7 @@ _log = logging.getLogger("shmstore.serve")
 READ_AHEAD: Final = 1 << 16
 
 
-class Host(Protocol):
+class ConnectionHost(Protocol):
     """What a socket asks of the server."""
 
     def connected(self, socket: ClientSocket) -> bytes | None:
@@ -38,7 +38,7 @@ class Interruptible(Protocol):
 class ClientSocket(asyncio.Protocol):
     """One socket: what came, what may go, and whether it is still there."""
 
-    def __init__(self, server: Host) -> None:
+    def __init__(self, server: ConnectionHost) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._chunks = bytearray()

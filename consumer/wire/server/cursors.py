@@ -20,10 +20,10 @@ from shmstore import (
     SubscriptionStat,
 )
 from shmstore.consumer.wire.cluster import resume
-from shmstore.consumer.wire.cluster.cursor import Cursor, cursor_before, cursor_behind
+from shmstore.consumer.wire.cluster.cursor import ClusterCursor, cursor_before, cursor_behind
 from shmstore.consumer.wire.cluster.zookeeper import Registration
 from shmstore.consumer.wire.protocol.connection_state import Client
-from shmstore.consumer.wire.session.session import Session, subscription_name
+from shmstore.consumer.wire.session.session import ClientSession, subscription_name
 
 #: Seconds that a client waits for a store that has not reached its cursor.
 PATIENCE: Final = 3.0
@@ -40,7 +40,7 @@ class Cursors:
 
     # ------------------------------------------------------------ of the active server
 
-    def read(self, client: Client) -> tuple[int, Cursor | None]:
+    def read(self, client: Client) -> tuple[int, ClusterCursor | None]:
         """The term in which this server is the active one, and a client's cursor. Raises as `Registration.read`."""
         return self.registration.term(client.destination), self.registration.read(client)
 
@@ -48,7 +48,7 @@ class Cursors:
         """True where a client has a cursor."""
         return self.registration.peek(client) is not None
 
-    def first_wanted(self, store: EventStore, mine: SubscriptionStat | None, cursor: Cursor) -> int | None:
+    def first_wanted(self, store: EventStore, mine: SubscriptionStat | None, cursor: ClusterCursor) -> int | None:
         """The sequence at which a client goes on by its cursor; None where its subscription stands there. Raises as `resume.first_wanted`."""
         if mine is not None and cursor.epoch == store.epoch and mine.ack.sequence >= cursor.sequence:
             return None  # written here, and it counts whole transactions only
@@ -62,13 +62,13 @@ class Cursors:
                     raise
             time.sleep(_PAUSE)
 
-    def begin(self, session: Session, term: int, cursor: Cursor | None) -> None:
+    def begin(self, session: ClientSession, term: int, cursor: ClusterCursor | None) -> None:
         """Note what is known of a session that was opened; give its client a cursor, if it has none."""
         session.term = term
         session.reported, session.has_cursor = session.acked, cursor is not None
         self.give(session)
 
-    def give(self, session: Session) -> None:
+    def give(self, session: ClientSession) -> None:
         """Say where a client begins that has no cursor, as soon as that is known: before anything is delivered to it."""
         if not session.has_cursor:
             cursor = cursor_before(session.store, session.acked + 1)
@@ -76,7 +76,7 @@ class Cursors:
                 self.registration.begin(session.client, cursor)
                 session.has_cursor = True
 
-    def report(self, session: Session) -> None:
+    def report(self, session: ClientSession) -> None:
         """Say what a client has acked."""
         acked = session.acked
         cursor = cursor_behind(session.store, acked)
@@ -84,7 +84,7 @@ class Cursors:
         if cursor is not None and self.current(session):
             self.registration.acked(session.client, cursor)
 
-    def current(self, session: Session) -> bool:
+    def current(self, session: ClientSession) -> bool:
         """False where this server was not the active one at some time since the session was opened."""
         return self.registration.term(session.client.destination) == session.term != 0
 

@@ -59,7 +59,7 @@ class ClientMetrics:
 _KINDS: Final = frozenset(int(kind) for kind in PacketType)
 
 
-class Metrics:
+class CanalMetrics:
     """All counters of one server, by (destination, client id); ("", "") counts what was asked before a client was named."""
 
     def __init__(self) -> None:

@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 from shmstore.consumer.serving.access import is_loopback
 from shmstore.consumer.serving.http_server import PATIENCE
-from shmstore.consumer.wire.server.server import Server
-from shmstore.consumer.wire.server.settings import Settings
+from shmstore.consumer.wire.server.server import CanalServer
+from shmstore.consumer.wire.server.settings import CanalSettings
 
 _log = logging.getLogger("shmstore.serve")
 
 
-async def run(settings: Settings, stop: asyncio.Event | None = None) -> list[int]:
+async def run(settings: CanalSettings, stop: asyncio.Event | None = None) -> list[int]:
     """Serve until `stop` is set, or SIGTERM, SIGINT or SIGHUP comes (in the main thread only); return the signals that came."""
     stop = stop or asyncio.Event()
     came: list[int] = []
@@ -30,7 +30,7 @@ async def run(settings: Settings, stop: asyncio.Event | None = None) -> list[int
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, end, number)
-    server = Server(settings)
+    server = CanalServer(settings)
     await server.start()
     try:
         if settings.expose is not None:

@@ -38,12 +38,12 @@ from shmstore.consumer.wire.protocol.connection_state import (
 )
 from shmstore.consumer.wire.protocol.messages import PacketType
 from shmstore.consumer.wire.server.connection import ClientSocket
-from shmstore.consumer.wire.server.metrics import ClientMetrics, Metrics
-from shmstore.consumer.wire.server.sessions import Sessions, SubscriptionRefused
-from shmstore.consumer.wire.server.settings import Settings
+from shmstore.consumer.wire.server.metrics import CanalMetrics, ClientMetrics
+from shmstore.consumer.wire.server.sessions import CanalSessions, SubscriptionRefused
+from shmstore.consumer.wire.server.settings import CanalSettings
 from shmstore.consumer.wire.session.filter import FilterRefused, compile_filter
-from shmstore.consumer.wire.session.session import LARGE, SAVING, Session
-from shmstore.consumer.wire.session.turn import SharedSession, Turn
+from shmstore.consumer.wire.session.session import LARGE, SAVING, ClientSession
+from shmstore.consumer.wire.session.turn import SessionTurn, SharedSession
 from shmstore.memory.deadline import RETURN_SECONDS, retried
 
 if TYPE_CHECKING:  # kazoo is an extra
@@ -62,12 +62,12 @@ _SPARE_THREADS: Final = 8
 _FOLLOW: Final = 10.0  # seconds between two looks at the cursors of what another server serves
 
 
-class Server:
+class CanalServer:
     """A canal server over the stores of this host. `start`, then `close`; `serve` does both."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: CanalSettings) -> None:
         self.settings = settings
-        self.metrics = Metrics()
+        self.metrics = CanalMetrics()
         self.address: tuple[str, int] = (settings.host, settings.port)
         self._sockets: set[ClientSocket] = set()
         self._capacity = Capacity.of_process(settings.max_connections)
@@ -75,7 +75,7 @@ class Server:
         self._threads = Threads(self._capacity.connections + _SPARE_THREADS)
         self._in_thread = self._threads.run
         self._audit = self.metrics.audit
-        self._sessions = Sessions(settings, self._capacity, self._threads, self._audit)
+        self._sessions = CanalSessions(settings, self._capacity, self._threads, self._audit)
         self._tasks: set[asyncio.Task[None]] = set()
         self._registration: Registration | None = None
         self._cursors: Cursors | None = None
@@ -308,7 +308,7 @@ class Server:
         if isinstance(request, Get):
             return await self._get_again(socket, shared, request)
         if request.batch_id != connection_state.NO_BATCH or isinstance(request, Rollback):
-            async with Turn(shared, socket):
+            async with SessionTurn(shared, socket):
                 session = self._session(shared, request.client)
                 async with self._dropping(shared):
                     if isinstance(request, Acknowledge):
@@ -318,7 +318,7 @@ class Server:
                         session.rollback(request.batch_id)
         return b"", 0.0
 
-    def _session(self, shared: SharedSession, client: Client) -> Session:
+    def _session(self, shared: SharedSession, client: Client) -> ClientSession:
         """The session, which a call that came before may have ended."""
         if shared.session is None or not self._sessions.current(shared.session):
             self._check_active(client.destination)
@@ -339,20 +339,20 @@ class Server:
         # Compiled in a thread, and remembered: a long filter keeps nobody waiting.
         await self._in_thread(compile_filter, request.filter)
         shared = await self._sessions.open(client, socket)
-        async with Turn(shared, socket), self._dropping(shared):
+        async with SessionTurn(shared, socket), self._dropping(shared):
             self._session(shared, client).filter(request.filter)
         if self._registration is not None:
             await self._in_thread(self._registration.subscribed, client, request.filter)
         return connection_state.granted()
 
-    async def _save(self, session: Session) -> None:
+    async def _save(self, session: ClientSession) -> None:
         """Make the client's ack durable where that is due, and known to the cluster: neither keeps anybody else waiting."""
         if session.unsaved:
             await self._in_thread(session.save)
         if self._cursors is not None and session.reported < session.acked:
             await self._in_thread(self._cursors.report, session)
 
-    async def _absorb(self, session: Session, batch: Batch) -> None:
+    async def _absorb(self, session: ClientSession, batch: Batch) -> None:
         """Encode a batch, and let others have the loop: a large one (a single event can be) goes to a thread."""
         if batch and len(batch.raw) > LARGE:
             await self._in_thread(session.absorb, batch)
@@ -382,7 +382,7 @@ class Server:
         loop = asyncio.get_running_loop()
         deadline = None if request.wait is None else loop.time() + request.wait
         waited = 0.0
-        async with Turn(shared, socket) as turn:
+        async with SessionTurn(shared, socket) as turn:
             while True:
                 session = self._session(shared, request.client)
                 limit = session.limit(request.size)
@@ -424,7 +424,7 @@ class Server:
         shared = self._sessions.get(request.client)
         if shared is None or shared.lock.locked():
             return
-        async with Turn(shared):
+        async with SessionTurn(shared):
             try:
                 while shared.session is not None and not (socket.pending or socket.lost or shared.waiters or self._closing):
                     taken = shared.session.take(shared.session.limit(request.size))

@@ -2,7 +2,7 @@
 
 A session holds its client's subscription, which nobody else may read meanwhile: not another server of this host, nor a new connection that
 a load balancer sent there. So it is given back a moment after the last connection that used it ended, or where a connection is open and
-asks nothing, after `Settings.release_after`. The subscription stays, at its ack; the batches that the client holds are in its record file.
+asks nothing, after `CanalSettings.release_after`. The subscription stays, at its ack; the batches that the client holds are in its record file.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from shmstore.consumer.serving.audit import Audit, Incident
 from shmstore.consumer.serving.capacity import Capacity, Threads
 from shmstore.consumer.wire.encoding.entry import Encoder
 from shmstore.consumer.wire.protocol.connection_state import Client
-from shmstore.consumer.wire.server.settings import Settings
+from shmstore.consumer.wire.server.settings import CanalSettings
 from shmstore.consumer.wire.session.entry_cache import EntryCache
-from shmstore.consumer.wire.session.session import Session, subscription_name
-from shmstore.consumer.wire.session.turn import SharedSession, Turn
+from shmstore.consumer.wire.session.session import ClientSession, subscription_name
+from shmstore.consumer.wire.session.turn import SessionTurn, SharedSession
 from shmstore.memory.layout import SUBSCRIPTIONS
 
 if TYPE_CHECKING:  # kazoo is an extra
@@ -57,7 +57,7 @@ class SubscriptionRefused(ProtocolError):
     """A new client id that would be one too many."""
 
 
-class Login(Protocol):
+class LoggedIn(Protocol):
     """A connection that has logged in, as far as its client ids go."""
 
     address: str
@@ -67,10 +67,10 @@ class Login(Protocol):
     sessions: set[SharedSession]
 
 
-class Sessions:
+class CanalSessions:
     """The sessions of one server."""
 
-    def __init__(self, settings: Settings, capacity: Capacity, threads: Threads, audit: Audit) -> None:
+    def __init__(self, settings: CanalSettings, capacity: Capacity, threads: Threads, audit: Audit) -> None:
         self._settings = settings
         self._capacity = capacity
         self._in_thread = threads.run
@@ -98,11 +98,11 @@ class Sessions:
             return None
         return await self.open(client, None)
 
-    async def open(self, client: Client, login: Login | None) -> SharedSession:
+    async def open(self, client: Client, login: LoggedIn | None) -> SharedSession:
         """The shared session of a client; `login` may make its subscription, None may not. Waits for another server that is about to give
         it back. Raises `SubscriptionInUse`, `SubscriptionRefused` and whatever keeps it from being opened."""
         shared = self._shared.setdefault(client, SharedSession())
-        async with Turn(shared):
+        async with SessionTurn(shared):
             if shared.session is not None and not self.current(shared.session):
                 await self.drop(shared)
             if shared.session is None:
@@ -114,7 +114,7 @@ class Sessions:
                     raise
         return shared
 
-    async def _opened(self, client: Client, login: Login | None) -> Session:
+    async def _opened(self, client: Client, login: LoggedIn | None) -> ClientSession:
         self._check_files()
         until = time.monotonic() + HANDOVER
         waited = False
@@ -148,7 +148,7 @@ class Sessions:
                 "(ulimit -Hn, LimitNOFILE=)"
             )
 
-    def _make(self, client: Client, login: Login | None) -> tuple[Session, bool]:
+    def _make(self, client: Client, login: LoggedIn | None) -> tuple[ClientSession, bool]:
         """The session, and whether its subscription is new."""
         settings, cursors = self._settings, self.cursors
         term, cursor = cursors.read(client) if cursors else (0, None)
@@ -159,7 +159,7 @@ class Sessions:
             new = mine is None and cursor is None
             if new:
                 self._check_new(client, login, store, len(stats))
-            session = Session(
+            session = ClientSession(
                 store,
                 client,
                 Encoder(Values(settings.values), gtids=_GTIDS[settings.gtids]),
@@ -181,11 +181,11 @@ class Sessions:
                 raise
         return session, new
 
-    def current(self, session: Session) -> bool:
+    def current(self, session: ClientSession) -> bool:
         """False where this server of a cluster was not the active one at some time since the session was opened."""
         return self.cursors is None or self.cursors.current(session)
 
-    def _check_new(self, client: Client, login: Login | None, store: EventStore, count: int) -> None:
+    def _check_new(self, client: Client, login: LoggedIn | None, store: EventStore, count: int) -> None:
         if login is None:
             raise ProtocolError(f"clientId {client.client_id} of destination {client.destination!r} is not subscribed any more")
         if count >= SUBSCRIPTIONS - 1:
@@ -230,11 +230,11 @@ class Sessions:
             self._caches.pop(session.store.name, None)  # what was in its memory alone may come again otherwise
             await self._close(session)
 
-    async def _close(self, session: Session) -> None:
+    async def _close(self, session: ClientSession) -> None:
         with suppress(ShmStoreError):
             await self._in_thread(session.close)
 
-    async def forget(self, client: Client, login: Login) -> None:
+    async def forget(self, client: Client, login: LoggedIn) -> None:
         """Remove a client's subscription, where there is one."""
         try:
             shared = await self.known(client)
@@ -249,7 +249,7 @@ class Sessions:
             await self._in_thread(self.cursors.forget, client)
         if shared is None:
             return
-        async with Turn(shared):
+        async with SessionTurn(shared):
             if shared.session is not None:
                 try:
                     await self._in_thread(shared.session.forget)
@@ -263,7 +263,7 @@ class Sessions:
         with self.attach(client.destination) as store, suppress(SubscriptionNotFound):
             store.unsubscribe(subscription_name(client))
 
-    def disconnected(self, login: Login) -> None:
+    def disconnected(self, login: LoggedIn) -> None:
         """A connection has ended."""
         for shared in login.sessions:
             shared.disconnected(login)

@@ -13,7 +13,7 @@ from shmstore.consumer.wire.session.filter import compile_filter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class CanalSettings:
     """Options of `shmstore.consumer.wire.serve`. Raises `ValueError` where one is out of bounds or two contradict each other.
 
     `stores` are the destinations that clients may name, each a store's name, or DESTINATION=STORE where clients know it by another one;

@@ -39,7 +39,7 @@ def subscription_name(client: Client) -> str:
     return f"canal-{client.client_id}"
 
 
-class Session:
+class ClientSession:
     """A client's reading of a store; it outlives connections, and (through the record file) the server."""
 
     def __init__(

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Protocol
 
-from shmstore.consumer.wire.session.session import Session
+from shmstore.consumer.wire.session.session import ClientSession
 
 
 class User(Protocol):
@@ -22,7 +22,7 @@ class SharedSession:
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.session: Session | None = None
+        self.session: ClientSession | None = None
         self.waiters = 0
         #: Requests under way, those included that wait for their turn.
         self.requests = 0
@@ -35,7 +35,7 @@ class SharedSession:
         self.used_at = time.monotonic()
 
 
-class Turn:
+class SessionTurn:
     """Having a session to oneself: ``async with``. A GET that waits steps aside for others. `user` is the connection that asks."""
 
     __slots__ = ("_held", "_shared")
@@ -47,7 +47,7 @@ class Turn:
             shared.users.add(user)
             user.sessions.add(shared)
 
-    async def __aenter__(self) -> Turn:
+    async def __aenter__(self) -> SessionTurn:
         shared = self._shared
         shared.requests += 1
         shared.waiters += 1

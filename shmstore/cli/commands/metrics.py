@@ -41,7 +41,7 @@ def add(commands: Commands) -> None:
 def metrics(options: argparse.Namespace) -> int:
     """`shmstore metrics`. A store that is missing hides none of the others; one that is in its home alone is missing."""
     from shmstore import StoreView
-    from shmstore.consumer.monitoring.metrics import Endpoint, look, pages, prometheus
+    from shmstore.consumer.monitoring.metrics import MetricsEndpoint, look, pages, prometheus
     from shmstore.consumer.monitoring.table_counts import Counting
     from shmstore.consumer.serving.access import exposed
 
@@ -56,7 +56,7 @@ def metrics(options: argparse.Namespace) -> int:
     login, tls = access(options, "SHMSTORE_METRICS_PASSWORD")
     counting = Counting(lambda: options.stores or StoreView.names())
     try:
-        server = Endpoint(options.listen, pages(lambda: look(options.stores), counting.counts), login=login, tls=tls)
+        server = MetricsEndpoint(options.listen, pages(lambda: look(options.stores), counting.counts), login=login, tls=tls)
     except OSError as error:
         raise cannot_listen(options.listen, error) from error
     counting.start()

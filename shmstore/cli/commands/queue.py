@@ -159,7 +159,7 @@ def queue(options: argparse.Namespace) -> int:
     if options.store is None:
         raise ValueError("no store is given: name it, or write `store` into [queue] of the configuration file")
     log_lines.show(options)
-    connection = kinds.Connection(
+    connection = kinds.QueueConnection(
         options.brokers,
         f"{options.store}/{options.subscription}",
         exactly_once=options.delivery == "exactly-once",
@@ -211,7 +211,7 @@ def _counting(number: int, store: str, subscription: str, sender: Sender) -> Ite
     if not number:
         yield
         return
-    from shmstore.consumer.monitoring.metrics import Endpoint
+    from shmstore.consumer.monitoring.metrics import MetricsEndpoint
     from shmstore.consumer.queues.sender import exposition
 
     def answer(path: str) -> tuple[int, str] | None:
@@ -223,7 +223,7 @@ def _counting(number: int, store: str, subscription: str, sender: Sender) -> Ite
         return None
 
     try:
-        endpoint = Endpoint(("127.0.0.1", number), answer)
+        endpoint = MetricsEndpoint(("127.0.0.1", number), answer)
     except OSError as error:
         raise cannot_listen(("127.0.0.1", number), error, "--metrics-port") from error
     endpoint.start()

@@ -206,7 +206,7 @@ Expose = Callable[[Callable[[], str]], None]
 @contextmanager
 def exposing(options: argparse.Namespace) -> Iterator[Expose]:
     """Answer on --metrics-port while the block runs, with what the servers in it say of themselves."""
-    from shmstore.consumer.monitoring.metrics import Endpoint
+    from shmstore.consumer.monitoring.metrics import MetricsEndpoint
     from shmstore.consumer.serving.access import Login, exposed
 
     counters: list[Callable[[], str]] = []
@@ -224,7 +224,7 @@ def exposing(options: argparse.Namespace) -> Iterator[Expose]:
     where = ((options.listen or options.flight)[0], options.metrics_port)
     password, tls = clients_password(options.metrics_password_file, "SHMSTORE_METRICS_PASSWORD"), tls_of(options)
     try:
-        endpoint = Endpoint(
+        endpoint = MetricsEndpoint(
             where,
             answer,
             login=Login("", password) if password else None,
@@ -256,7 +256,7 @@ def serve_clients(options: argparse.Namespace, password: str | Callable[[], str]
             service.notify("READY=1", f"STATUS=listening on {address[0]}:{address[1]}")
             report_missing(missing)
 
-    settings = flight.Settings(
+    settings = flight.FlightSettings(
         host=options.flight[0],
         port=options.flight[1],
         stores=tuple(options.stores),
@@ -284,7 +284,7 @@ def serve_clients(options: argparse.Namespace, password: str | Callable[[], str]
 
 def serve_canal(options: argparse.Namespace, password: str | Callable[[], str], missing: Sequence[str], expose: Expose) -> int:
     """Serve by Canal's protocol until a signal comes."""
-    from shmstore.consumer.wire import Settings
+    from shmstore.consumer.wire import CanalSettings
     from shmstore.consumer.wire import serve as run_server
 
     def ready(address: tuple[str, int]) -> None:
@@ -292,7 +292,7 @@ def serve_canal(options: argparse.Namespace, password: str | Callable[[], str], 
         service.listening(address)
         report_missing(missing)
 
-    settings = Settings(
+    settings = CanalSettings(
         host=options.listen[0],
         port=options.listen[1],
         stores=tuple(options.stores),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shmstore import StoreStat
-    from shmstore.consumer.live.figures import Store
+    from shmstore.consumer.live.figures import ShownStore
     from shmstore.store.remembered import RememberedStore
 
 
@@ -205,7 +205,7 @@ def _hung(options: argparse.Namespace) -> bool:
     return found.producer_alive and calendar_ms() - (found.heartbeat_ms or found.created_ms) > 1000 * options.hung_after
 
 
-def _watching() -> Callable[[StoreStat], Store]:
+def _watching() -> Callable[[StoreStat], ShownStore]:
     """A function that adds rates and trends to the figures it is given one after the other."""
     from shmstore.consumer.live.model import Model, Reading
 

@@ -24,7 +24,7 @@ from shmstore.units import printable
 
 if TYPE_CHECKING:
     from shmstore import Position
-    from shmstore.consumer.copies.address import Address
+    from shmstore.consumer.copies.address import CopyAddress
     from shmstore.producer import Settings
     from shmstore.producer.verify import ReadableCopy, TableResult, VerifyProgress
 
@@ -181,7 +181,7 @@ def _only_subscription(settings: Settings) -> str:
     raise ValueError(f"say which subscription feeds the copies (--subscription; {there}), or that none does any more (--at-rest)")
 
 
-def _open(address: Address, settings: Settings, secret: _Secret) -> ReadableCopy:
+def _open(address: CopyAddress, settings: Settings, secret: _Secret) -> ReadableCopy:
     if address.kind in ("delta", "parquet", "iceberg"):
         from shmstore.consumer.copies import arrow_copies
 

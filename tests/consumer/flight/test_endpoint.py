@@ -16,9 +16,9 @@ import pytest
 from pyarrow import flight
 
 from shmstore.consumer.flight.connections import place, place_of
-from shmstore.consumer.flight.endpoint import Caller, Endpoint, Reply
-from shmstore.consumer.remote.address import Address
-from shmstore.consumer.remote.link import Link, LinkLost, Woken
+from shmstore.consumer.flight.endpoint import Caller, FlightEndpoint, Reply
+from shmstore.consumer.remote.address import StoreAddress
+from shmstore.consumer.remote.link import Link, RemoteLost, Woken
 from shmstore.consumer.remote.protocol import Request
 from shmstore.consumer.serving.access import Login
 from shmstore.consumer.serving.audit import Audit, Incident
@@ -27,7 +27,7 @@ SCHEMA = pa.schema([("bytes", pa.large_binary())])
 BLOCK = pa.record_batch([pa.array([bytes(4 << 20)], pa.large_binary())], schema=SCHEMA)
 
 
-class Endless(Endpoint):
+class Endless(FlightEndpoint):
     """Gives bytes for ever, or so many blocks, or waits."""
 
     written = 0
@@ -59,8 +59,8 @@ def await_that(holds: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.01)
 
 
-def link_to(server: Endpoint, password: str = "secret") -> Link:
-    return Link(Address("127.0.0.1", server.port, False, "", password=password))
+def link_to(server: FlightEndpoint, password: str = "secret") -> Link:
+    return Link(StoreAddress("127.0.0.1", server.port, False, "", password=password))
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_so_many_calls_and_no_more(server: Endless) -> None:
     """A call that is one too many is refused at once; when one has ended, there is space again."""
     readers = [stalled(server) for _ in range(2)]
     link = link_to(server)
-    with pytest.raises(LinkLost, match="2 calls are answered"):
+    with pytest.raises(RemoteLost, match="2 calls are answered"):
         link.get({"blocks": 1}, 60)
     readers[0].cancel()
     await_that(lambda: server.ended == 1)
@@ -161,7 +161,7 @@ def test_used_up_files_do_not_end_the_server(server: Endless) -> None:
             while True:
                 taken.append(os.open(os.devnull, os.O_RDONLY))
         os.close(taken.pop())  # the client's end
-        with pytest.raises(LinkLost):
+        with pytest.raises(RemoteLost):
             later.action("any", {}, 1.0)
         assert link.action("any", {}) == {"echo": {}}, "who is there already is served"
     finally:
@@ -177,7 +177,7 @@ def test_used_up_files_do_not_end_the_server(server: Endless) -> None:
 def answers(link: Link) -> bool:
     try:
         return link.action("any", {}, 5.0) == {"echo": {}}
-    except LinkLost:
+    except RemoteLost:
         link.reset()
         return False
 
@@ -244,8 +244,8 @@ def test_an_address_that_is_taken(server: Endless) -> None:
 
 def test_a_server_that_speaks_no_tls(server: Endless) -> None:
     """A client that wants TLS of it says what may be wrong."""
-    link = Link(Address("127.0.0.1", server.port, True, "", roots=b""))
-    with pytest.raises(LinkLost) as lost:
+    link = Link(StoreAddress("127.0.0.1", server.port, True, "", roots=b""))
+    with pytest.raises(RemoteLost) as lost:
         link.action("any", {})
     assert "is `shmstore serve --flight` running there, on this port, with TLS" in str(link.unreachable(lost.value))
     link.close()

@@ -35,9 +35,9 @@ from shmstore import (
     SubscriptionInUse,
     TableSchema,
 )
-from shmstore.consumer.flight import Settings, sessions
+from shmstore.consumer.flight import FlightSettings, sessions
 from shmstore.consumer.flight.process import serving
-from shmstore.consumer.flight.server import Server
+from shmstore.consumer.flight.server import FlightServer
 from shmstore.consumer.remote import subscription
 from shmstore.consumer.remote.protocol import pack, unpack
 from shmstore.encoding.codec import encode
@@ -53,13 +53,13 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    with serving(Settings(port=0)) as made:
+def server() -> Iterator[FlightServer]:
+    with serving(FlightSettings(port=0)) as made:
         yield made
 
 
 @pytest.fixture
-def client(server: Server) -> flight.FlightClient:
+def client(server: FlightServer) -> flight.FlightClient:
     return flight.FlightClient(f"grpc://127.0.0.1:{server.port}")
 
 
@@ -69,7 +69,7 @@ def log_store(store_name: str, state: Path) -> Iterator[EventStore]:
         yield made
 
 
-def url(server: Server, store: EventStore) -> str:
+def url(server: FlightServer, store: EventStore) -> str:
     return f"grpc://127.0.0.1:{server.port}/{store.name}"
 
 
@@ -173,7 +173,7 @@ def test_what_cannot_be_got(client: flight.FlightClient, store: EventStore, tick
 
 def test_only_what_is_served(store: EventStore) -> None:
     """With names given, others are neither listed nor reached; a store may go by another name."""
-    with serving(Settings(port=0, stores=(f"orders={store.name}",))) as server:
+    with serving(FlightSettings(port=0, stores=(f"orders={store.name}",))) as server:
         client = flight.FlightClient(f"grpc://127.0.0.1:{server.port}")
         assert [info.descriptor.path for info in client.list_flights()] == [[b"orders"]]
         store.put(transaction(0))
@@ -210,7 +210,7 @@ def test_a_subscription_by_hand(client: flight.FlightClient, store: EventStore) 
 
 
 def test_a_subscribe_that_takes_its_time(
-    server: Server, client: flight.FlightClient, store: EventStore, monkeypatch: pytest.MonkeyPatch
+    server: FlightServer, client: flight.FlightClient, store: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It holds up nobody else, and a client that asks again meanwhile gets the session of its first call."""
     began, go_on = threading.Event(), threading.Event()
@@ -238,7 +238,7 @@ def test_a_subscribe_that_takes_its_time(
         assert sorted(call.result(60)["new"] for call in (first, again)) == [False, True]
 
 
-def test_one_owner(server: Server, store: EventStore) -> None:
+def test_one_owner(server: FlightServer, store: EventStore) -> None:
     """A second client, and a reader on the store's host, are refused while the first lives, with who has it; when it ends they are not."""
     with Consumer(url(server, store), "audit", timeout=0):
         with pytest.raises(SubscriptionInUse, match=r"a client at 127\.0\.0\.1 has it, and was heard \d+ s ago"):
@@ -266,7 +266,7 @@ signal.pause()
 
 @pytest.mark.parametrize(("how", "number"), [("works", signal.SIGKILL), ("waits", signal.SIGKILL), ("works", signal.SIGSTOP)])
 def test_a_client_that_vanishes(
-    server: Server,
+    server: FlightServer,
     store: EventStore,
     caplog: pytest.LogCaptureFixture,
     how: str,
@@ -294,7 +294,7 @@ def test_a_client_that_vanishes(
         process.wait()
 
 
-def test_a_client_that_stood_still_goes_on(server: Server, store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_stood_still_goes_on(server: FlightServer, store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that lost its session, and nobody took it, acks what it holds and goes on behind it; one that lost it to another is told so."""
     for n in range(4):
         store.put(transaction(n))
@@ -309,7 +309,7 @@ def test_a_client_that_stood_still_goes_on(server: Server, store: EventStore, mo
         server._sessions.close_all()
 
 
-def restarted(settings: Settings, at: Callable[[Server], None]) -> None:
+def restarted(settings: FlightSettings, at: Callable[[FlightServer], None]) -> None:
     for _ in range(2):
         with serving(settings) as server:
             at(server)
@@ -319,15 +319,15 @@ def test_a_server_that_is_started_again(log_store: EventStore) -> None:
     """Its clients go on by themselves: nothing that they acked comes again, nothing is left out, and what they hold can still be acked."""
     for n in range(40):
         log_store.put(transaction(n), timeout=30)
-    settings, seen = Settings(port=free_port()), []
-    server = Server(settings)
+    settings, seen = FlightSettings(port=free_port()), []
+    server = FlightServer(settings)
     consumer = Consumer(f"grpc://127.0.0.1:{settings.port}/{log_store.name}", "audit", timeout=0, limit_events=3)
     with consumer:
         for batch in consumer:
             seen.append(batch.first)
             if len(seen) % 10 == 5:
                 server.close()
-                server = Server(settings)
+                server = FlightServer(settings)
     server.close()
     assert seen == list(range(0, 120, 3))
     assert acked(log_store) == 119
@@ -337,23 +337,23 @@ def test_a_server_that_is_gone(store: EventStore, monkeypatch: pytest.MonkeyPatc
     """After a bounded time the client says so; it may go on when the server is there again. A first connection says it at once."""
     monkeypatch.setattr(subscription, "RECONNECT", 0.5)
     store.put([event for n in range(2) for event in transaction(n)])
-    settings = Settings(port=free_port())
+    settings = FlightSettings(port=free_port())
     where = f"grpc://127.0.0.1:{settings.port}/{store.name}"
     with pytest.raises(StoreUnreachable, match="is `shmstore serve --flight` running there"):
         Consumer(where, "audit")
-    server = Server(settings)
+    server = FlightServer(settings)
     with Consumer(where, "audit", timeout=0, limit_events=3) as consumer:
         assert next(consumer).first == 0
         server.close()
         with pytest.raises(StoreUnreachable):
             next(consumer)
-        server = Server(settings)
+        server = FlightServer(settings)
         assert next(consumer).first == 3
     server.close()
     assert acked(store) == 5
 
 
-def test_a_store_that_is_another_one(server: Server, store_name: str) -> None:
+def test_a_store_that_is_another_one(server: FlightServer, store_name: str) -> None:
     """A client of a store that was removed and created again is told so: its sequences mean nothing there."""
     with EventStore.create(store_name, capacity=64, log=False) as store:
         store.put(transaction(0))
@@ -367,7 +367,7 @@ def test_a_store_that_is_another_one(server: Server, store_name: str) -> None:
 
 def test_new_subscriptions_are_bounded(store: EventStore, caplog: pytest.LogCaptureFixture) -> None:
     """One host may begin so many; those that are there already go on, and the log has it."""
-    with serving(Settings(port=0, max_new_subscriptions=2)) as server:
+    with serving(FlightSettings(port=0, max_new_subscriptions=2)) as server:
         for name in ("one", "two", "one"):
             Consumer(url(server, store), name).close()
         with pytest.raises(ProtocolError, match="has begun 2 subscriptions, all it may"):
@@ -376,14 +376,14 @@ def test_new_subscriptions_are_bounded(store: EventStore, caplog: pytest.LogCapt
     assert {stat.name for stat in store.subscriptions()} == {"one", "two"}
 
 
-def test_a_position_that_is_not_there(server: Server, store: EventStore) -> None:
+def test_a_position_that_is_not_there(server: FlightServer, store: EventStore) -> None:
     """A start that cannot be is refused as here, and leaves no subscription."""
     with pytest.raises(PositionNotFound):
         Consumer(url(server, store), "audit", start=77)
     assert [stat.name for stat in store.subscriptions()] == []
 
 
-def test_many_clients_at_once(server: Server, log_store: EventStore, store_name: str) -> None:
+def test_many_clients_at_once(server: FlightServer, log_store: EventStore, store_name: str) -> None:
     """64 clients of two stores, each with its own subscription, 16 of them in a process, all get everything while it is put."""
     code = (
         "import sys, threading\nfrom shmstore import Consumer\nfound = {}\n"
@@ -418,7 +418,7 @@ def test_many_clients_at_once(server: Server, log_store: EventStore, store_name:
     EventStore.unlink(other.name, log=True)
 
 
-def test_what_is_counted(server: Server, client: flight.FlightClient, store: EventStore) -> None:
+def test_what_is_counted(server: FlightServer, client: flight.FlightClient, store: EventStore) -> None:
     """Streams, rows and bytes by store and subscription, actions, errors by name; what is open and held, as long as it is."""
     store.put([*transaction(0, rows=3), *transaction(1)])
     whole, typed = get(client, store=store.name), get(client, store=store.name, table="shop.orders")
@@ -544,14 +544,14 @@ def test_without_pyarrow(tmp_path: Path) -> None:
 
 def test_the_lease_is_bounded() -> None:
     """What a client may ask for has a bound, and so have the server's own options."""
-    assert Settings().max_lease >= sessions.LEASE
+    assert FlightSettings().max_lease >= sessions.LEASE
     for wrong in ({"port": 70000}, {"max_calls": 0}, {"tls_cert": "x"}, {"user": "x"}, {"idle_timeout": 0}):
         with pytest.raises(ValueError, match="give"):
-            Settings(**wrong)
-    assert "secret" not in repr(Settings(user="u", password="secret"))
+            FlightSettings(**wrong)
+    assert "secret" not in repr(FlightSettings(user="u", password="secret"))
 
 
-def test_any_grpc_client_takes_the_messages(server: Server, store_name: str, state: Path) -> None:
+def test_any_grpc_client_takes_the_messages(server: FlightServer, store_name: str, state: Path) -> None:
     """Messages are below gRPC's default of 4 MiB: a client in any language that sets nothing reads events and rows, whole."""
     table = TableSchema("shop", "orders", (Column("id", "int"), Column("note", "varchar", size=500, charset="utf8mb4")), (0,))
     count, width = 30_000, 250

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shmstore import Cursor, LogStat, StoreStat, StreamStat, SubscriptionStat
-from shmstore.consumer.live.figures import Host, Store, document
+from shmstore.consumer.live.figures import Host, ShownStore, document
 from shmstore.consumer.live.model import (
     JUDGED_FROM,
     KEEPS_UP,
@@ -75,7 +75,7 @@ def stat(put: int = 0, *readers: SubscriptionStat, **other: Any) -> StoreStat:
     return StoreStat(name="a", put=cursor(put), subscriptions=readers, **fields)
 
 
-def seen(*stats: StoreStat | None, every: float = 1.0, **other: Any) -> Store:
+def seen(*stats: StoreStat | None, every: float = 1.0, **other: Any) -> ShownStore:
     """What is shown after these, one after the other; None: the store was not there."""
     model = Model()
     host = None
@@ -185,7 +185,7 @@ def test_who_holds_up_whom() -> None:
     ]
 
 
-def backlogs(*each: int, every: float = 30.0, **other: Any) -> Store:
+def backlogs(*each: int, every: float = 30.0, **other: Any) -> ShownStore:
     """A store with a reader that has acked nothing, after so many puts."""
     return seen(*(stat(put, reader(acked=0, put=put, **other)) for put in each), every=every)
 

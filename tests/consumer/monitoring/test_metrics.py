@@ -13,7 +13,7 @@ import pytest
 
 from shmstore import Cursor, LogStat, Position, StoreStat, StreamStat, SubscriptionStat
 from shmstore.consumer.monitoring.health import SILENCE_MS, problems
-from shmstore.consumer.monitoring.metrics import Endpoint, pages, prometheus
+from shmstore.consumer.monitoring.metrics import MetricsEndpoint, pages, prometheus
 from shmstore.consumer.serving import http_server
 from shmstore.home.home import Home
 from shmstore.home.reader_state import keep_aside
@@ -211,7 +211,7 @@ def test_an_endpoint_that_ends_lets_its_answers_end() -> None:
         stores.remove("held")
         return [], {}
 
-    server = Endpoint(("127.0.0.1", 0), pages(look))
+    server = MetricsEndpoint(("127.0.0.1", 0), pages(look))
     serving = threading.Thread(target=server.serve_forever)
     serving.start()
     got: list[int] = []
@@ -237,7 +237,7 @@ def test_an_endpoint_waits_for_no_silent_client(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(http_server, "PATIENCE", 0.2)
     monkeypatch.setattr(http_server._Handler, "timeout", 0.2)
     before = threading.active_count()
-    server = Endpoint(("127.0.0.1", 0), pages(lambda: ([], {})))
+    server = MetricsEndpoint(("127.0.0.1", 0), pages(lambda: ([], {})))
     serving = threading.Thread(target=server.serve_forever)
     serving.start()
     with socket.create_connection(("127.0.0.1", server.server_port)) as silent:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from shmstore.consumer.serving import http_server
 from shmstore.consumer.serving.access import Login, SecretFile, tls_context
-from shmstore.consumer.serving.http_server import HttpServer, Request, Respond, Response, plain
+from shmstore.consumer.serving.http_server import HttpRequest, HttpServer, Respond, Response, plain
 from tests.certificates import self_signed
 
 
@@ -89,9 +89,9 @@ def test_a_secret_is_read_again(tmp_path: Path) -> None:
 
 def test_a_password_is_asked_for() -> None:
     """Nothing is answered without it, and `respond` does not hear of it."""
-    seen: list[Request] = []
+    seen: list[HttpRequest] = []
 
-    def respond(request: Request) -> Response:
+    def respond(request: HttpRequest) -> Response:
         seen.append(request)
         return plain(200, "in")
 
@@ -252,7 +252,7 @@ def test_pages_of_others_get_nothing(headers: dict[str, str], status: int) -> No
     """What a page of another origin asks for is not answered, whichever way the browser says so; a link is."""
     asked = []
 
-    def respond(request: Request) -> Response:
+    def respond(request: HttpRequest) -> Response:
         asked.append(request)
         return plain(200, "here")
 

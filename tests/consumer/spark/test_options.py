@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from shmstore import Position
-from shmstore.consumer.spark.options import HELP, OptionError, Options, Start
+from shmstore.consumer.spark.options import HELP, OptionError, SourceOptions, Start
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.encoding.row_order import seq_prefix, seq_suffix, seqs
 
 
 def test_defaults() -> None:
     """Only the store is needed; one table named gives typed rows, several give JSON."""
-    assert Options.parse({"store": "s"}).payload == "json"
-    assert Options.parse({"store": "s", "tables": "shop.orders"}).payload == "typed"
-    assert Options.parse({"store": "s", "tables": "shop.orders, shop.items"}).payload == "json"
-    assert Options.parse({"store": "s", "tables": "shop.*"}).payload == "json"
-    assert Options.parse({"STORE": "s", "MaxRowsPerTrigger": "10k"}).max_rows == 10240
+    assert SourceOptions.parse({"store": "s"}).payload == "json"
+    assert SourceOptions.parse({"store": "s", "tables": "shop.orders"}).payload == "typed"
+    assert SourceOptions.parse({"store": "s", "tables": "shop.orders, shop.items"}).payload == "json"
+    assert SourceOptions.parse({"store": "s", "tables": "shop.*"}).payload == "json"
+    assert SourceOptions.parse({"STORE": "s", "MaxRowsPerTrigger": "10k"}).max_rows == 10240
 
 
 @pytest.mark.parametrize(
@@ -42,13 +42,13 @@ def test_defaults() -> None:
 def test_wrong_options_say_what_is_right(options: dict[str, str], says: str) -> None:
     """Each mistake is one error that names the option and the right values."""
     with pytest.raises(OptionError, match=says):
-        Options.parse(options)
+        SourceOptions.parse(options)
 
 
 def test_an_unknown_option_lists_all() -> None:
     """The list in the message is complete."""
     with pytest.raises(OptionError) as error:
-        Options.parse({"store": "s", "zzz": "1"})
+        SourceOptions.parse({"store": "s", "zzz": "1"})
     assert all(name in str(error.value) for name in HELP)
 
 
@@ -56,15 +56,15 @@ def test_tables_are_chosen_and_left_out() -> None:
     """Patterns add, patterns with ! take away, in any order; what is left out alone is left out of everything. Names may hold dots."""
 
     def wanted(tables: str) -> list[str]:
-        options = Options.parse({"store": "s", "tables": tables})
+        options = SourceOptions.parse({"store": "s", "tables": tables})
         return [name for name in ("shop.orders", "shop.log", "crm.log", "shop.a.b") if options.wants(*name.split(".", 1))]
 
     assert wanted("shop.*") == ["shop.orders", "shop.log", "shop.a.b"]
     assert wanted("shop.*, !*.log") == wanted("!*.log,shop.*") == ["shop.orders", "shop.a.b"]
     assert wanted("!shop.log") == ["shop.orders", "crm.log", "shop.a.b"]
     assert wanted("shop.a.b") == ["shop.a.b"]
-    assert not Options.parse({"store": "s", "tables": "!shop.log"}).all_tables
-    assert Options.parse({"store": "s", "tables": "shop.a.b"}).payload == "typed"
+    assert not SourceOptions.parse({"store": "s", "tables": "!shop.log"}).all_tables
+    assert SourceOptions.parse({"store": "s", "tables": "shop.a.b"}).payload == "typed"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from shmstore import EntryType, EventStore
 from shmstore.consumer.spark import read_table
-from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.replicate.replicate import Replication
 from shmstore.producer import ServerTables, Settings
 from tests.consumer.spark.copies import Copies, copies, text
@@ -126,7 +126,7 @@ def test_every_type(spark: Any, any_server: Server, database: str, store_name: s
     _check_variant(types, source.option("payload", "variant").load())
     payloads = [bytes(row.payload) for row in source.option("payload", "raw").load().orderBy("sequence").collect()]
     for format in ("delta", "parquet"):
-        copy = Replication(Options.parse({"store": store_name}), str(tmp_path / format / "{table}"), format)
+        copy = Replication(SourceOptions.parse({"store": store_name}), str(tmp_path / format / "{table}"), format)
         copy.apply(payloads, "q", 0)
         path = copy.path("", "t")
         kept = DeltaTable(path).to_pyarrow_table() if format == "delta" else pq.read_table(path)
@@ -141,7 +141,7 @@ def test_every_type(spark: Any, any_server: Server, database: str, store_name: s
     for kind in (any_server.flavor, "postgresql"):
         with copies(kind, any_server, f"{database}_copy") as target:
             made = Replication(
-                Options.parse({"store": store_name}), f"{database}_copy.{{table}}", "jdbc", database=target.connect(spark)
+                SourceOptions.parse({"store": store_name}), f"{database}_copy.{{table}}", "jdbc", database=target.connect(spark)
             )
             made.apply(payloads, "q", 0)
             if kind == "postgresql":

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shmstore import EventStore
-from shmstore.consumer.wire import Settings
+from shmstore.consumer.wire import CanalSettings
 from tests.consumer.wire.harness import PackagedClient, RawClient, ServerThread
 
 _numbers = itertools.count(1)
@@ -44,7 +44,7 @@ def new_server(tmp_path: Path) -> Iterator[Callable[..., ServerThread]]:
     made: list[ServerThread] = []
 
     def make(**options: Any) -> ServerThread:
-        server = ServerThread(Settings(**{"port": 0, "state": tmp_path / "state"} | options))
+        server = ServerThread(CanalSettings(**{"port": 0, "state": tmp_path / "state"} | options))
         made.append(server)
         return server
 

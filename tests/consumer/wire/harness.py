@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from shmstore import Column, EntryType, Event, EventType, Position, Row, TableSchema
-from shmstore.consumer.wire import Settings
+from shmstore.consumer.wire import CanalSettings
 from shmstore.consumer.wire.protocol import messages as m
-from shmstore.consumer.wire.server.server import Server
+from shmstore.consumer.wire.server.server import CanalServer
 
 TABLE = TableSchema(
     "shop",
@@ -48,11 +48,11 @@ def events(ids: range | list[int], table: TableSchema = TABLE, offset: int = 100
 class ServerThread:
     """A server in a thread of this process, so that tests can look into it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: CanalSettings) -> None:
         self._ready = threading.Event()
         self._error: BaseException | None = None
         self.loop = asyncio.new_event_loop()
-        self.server = Server(settings)
+        self.server = CanalServer(settings)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         self._ready.wait(30)

@@ -19,7 +19,7 @@ import pytest
 from shmstore import EventStore
 from shmstore.consumer.formats.formatter import Formatter
 from shmstore.consumer.tail import Peek
-from shmstore.consumer.wire import Settings
+from shmstore.consumer.wire import CanalSettings
 from shmstore.consumer.wire.protocol import messages as m
 from tests.consumer.wire.canal_rows import OTHER_CHARSETS
 from tests.consumer.wire.canal_rows import statements as statements_of
@@ -326,7 +326,7 @@ def test_entries_are_those_of_canal(kind: str, metadata: str, tmp_path: Path, mo
             with EventStore.attach(run.settings.store) as store:
                 wait_for_position(server, store)
                 flat = documents(store)
-            serving = ServerThread(Settings(port=0, state=tmp_path))
+            serving = ServerThread(CanalSettings(port=0, state=tmp_path))
             try:
                 ours = capture(serving.port, run.settings.store, 60)
             finally:

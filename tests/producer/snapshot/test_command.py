@@ -13,7 +13,7 @@ from shmstore import Column, EntryType, Event, EventStore, EventType, Position, 
 from shmstore.cli.main import main
 from shmstore.home.definitions import Definition, DefinitionsFile
 from shmstore.home.home import Home
-from shmstore.home.snapshots import ProgressFile, Request, TableProgress
+from shmstore.home.snapshots import ProgressFile, SnapshotRequest, TableProgress
 from shmstore.producer import Progress, SettingsError, load_settings
 
 
@@ -118,7 +118,7 @@ def test_a_part_of_tables_is_asked_for(file: ProgressFile, store: EventStore, ca
 def test_the_status_is_a_line_for_each_table(file: ProgressFile, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows, rate, what is left; what failed is said, and is the exit code; a damaged file is an error that names it."""
     progress = Progress(7)
-    progress.take(Request("r"), [("shop", "orders"), ("shop", "users"), ("shop", "log")])
+    progress.take(SnapshotRequest("r"), [("shop", "orders"), ("shop", "users"), ("shop", "log")])
     for task, place in zip(
         progress.tasks,
         (TableProgress("done", ("1",), 1000, 4), TableProgress("reading", ("1",), 500, 2), TableProgress()),

@@ -19,7 +19,7 @@ import pytest
 from shmstore import Checkpoint, CheckpointFile, Event, EventStore, EventType, Position, SourceError, StoreError, producer
 from shmstore.cli.commands.snapshot import page
 from shmstore.home.home import Home
-from shmstore.home.snapshots import Progress, ProgressFile, Request, TableProgress
+from shmstore.home.snapshots import Progress, ProgressFile, SnapshotRequest, TableProgress
 from shmstore.producer.connection.prepared import SelectRows
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot import runner
@@ -158,7 +158,7 @@ def test_a_damaged_request_is_refused_alone(any_server: Server, database: str, o
     store = store_name()
     file = ProgressFile(Home.of(store, options["state"]))
     producer.request_snapshot(store, f"{database}.t", state=options["state"])
-    file.ask(Request("pattern", (f"{database}.[",), "asked", 5))
+    file.ask(SnapshotRequest("pattern", (f"{database}.[",), "asked", 5))
     for name, text in (("cut", '{"shmstore_snapshot": 1, "id": "c'), ("foreign", '{"shmstore_snapshot": 9}')):
         (file.home.path / f"snapshot-{name}.request").write_text(text)
     producer.request_snapshot(store, f"{database}.u", state=options["state"])
@@ -471,7 +471,7 @@ def test_progress_is_kept_whole_and_refused_when_damaged(tmp_path: Path) -> None
     file = ProgressFile(Home.of("s", tmp_path))
     assert file.load() is None
     progress = Progress(7)
-    progress.take(Request("r", ("a.*",), "asked", 5), [("a", "t"), ("a", "u")])
+    progress.take(SnapshotRequest("r", ("a.*",), "asked", 5), [("a", "t"), ("a", "u")])
     progress.tasks[0].progress = TableProgress("reading", ("1", "x'00'"), 10, 2)
     progress.mark(99, progress.tasks[0], -1)
     file.save(progress)
@@ -485,7 +485,7 @@ def test_progress_is_kept_whole_and_refused_when_damaged(tmp_path: Path) -> None
 def test_a_lost_store_takes_progress_back_to_what_was_acked() -> None:
     """Chunks that not every reader had acked are read again; what all had acked is not; without readers only what is open."""
     progress = Progress(7)
-    progress.take(Request("r"), [("a", "t"), ("a", "u")])
+    progress.take(SnapshotRequest("r"), [("a", "t"), ("a", "u")])
     t, u = progress.tasks
     for i in range(1, 5):
         t.progress = TableProgress("reading" if i < 4 else "done", (str(i),), i, i)
@@ -509,7 +509,7 @@ def test_chunks_that_a_power_cut_took_back_are_read_again(tmp_path: Path) -> Non
     with EventStore.create(name, state=tmp_path) as store:
         store.put([b"x"] * 30)  # events 0 to 29
         progress = Progress(store.epoch)
-        progress.take(Request("r"), [("a", "t")])
+        progress.take(SnapshotRequest("r"), [("a", "t")])
         (t,) = progress.tasks
         for i in range(1, 5):
             t.progress = TableProgress("reading" if i < 4 else "done", (str(i),), i, i)

@@ -17,7 +17,7 @@ from shmstore import ABSENT, EntryType, Event, EventStore, EventType, producer
 from shmstore.cli.commands.snapshot import page
 from shmstore.consumer.formats.formatter import format_event
 from shmstore.home.home import Home
-from shmstore.home.snapshots import Progress, ProgressFile, Request
+from shmstore.home.snapshots import Progress, ProgressFile, SnapshotRequest
 from shmstore.producer.errors import PatternError
 from tests.producer.running import Running, end_of_log, events_of, execute, remove, running, store_name, wait_for
 from tests.producer.snapping import Copy, copied, fill, finished, killable, lately, select, states
@@ -148,7 +148,9 @@ def test_what_column_filters_hide_is_not_to_be_had(any_server: Server, database:
         assert asked(run, any_server, f"{database}.t", where="a = 'secret'") == []
         assert "column 'a' of table" in problem_of(run)
         assert "column filters take out or change" in problem_of(run)
-        ProgressFile(Home.of(run.settings.store, options["state"])).ask(Request("asks-c", (f"{database}.t",), where="c = 3"))
+        ProgressFile(Home.of(run.settings.store, options["state"])).ask(
+            SnapshotRequest("asks-c", (f"{database}.t",), where="c = 3")
+        )
         wait_for(lambda: "column 'c'" in problem_of(run), "the answer")
         assert texts(asked(run, any_server, f"{database}.t", columns="a")) == [{"id": 1, "a": "***"}]
 
@@ -181,7 +183,7 @@ def test_what_does_not_fit_is_refused(any_server: Server, database: str, options
         assert "the condition does not fit table" in problem_of(run)
         assert len([row for event in events for row in event.rows]) == 4
         for number, (id_, part) in enumerate((("whole", {}), ("condition", {"where": "n ="}))):
-            ProgressFile(Home.of(store, state)).ask(Request(id_, (f"{database}.t",), asked_ms=number, **part))
+            ProgressFile(Home.of(store, state)).ask(SnapshotRequest(id_, (f"{database}.t",), asked_ms=number, **part))
         wait_for(lambda: "request condition: condition 'n ='" in problem_of(run) and finished(run), "both")
         assert states(run)["t"] == "done"
 
@@ -190,7 +192,7 @@ def test_a_part_and_the_whole_are_different_wishes() -> None:
     """A table that waits for one request is not left out of another that wants another part of it; of the same part it is."""
     progress = Progress()
     for number, part in enumerate([{}, {"where": "a = 1"}, {"where": "a = 1"}, {"columns": ("a",)}, {}]):
-        progress.take(Request(str(number), **part), [("d", "t")])
+        progress.take(SnapshotRequest(str(number), **part), [("d", "t")])
     assert [task.request for task in progress.tasks] == ["0", "1", "3"]
 
 
@@ -198,7 +200,7 @@ def test_a_wish_that_replaces_copies_is_not_served_by_one_that_does_not() -> Non
     """A copy takes the rows of a repair in place of its own, and those of a snapshot that was asked for beside them."""
     progress = Progress()
     for number, reason in enumerate(["asked", "repair", "missing", "repair", "purged", "asked"]):
-        progress.take(Request(str(number), ("d.t",), reason), [("d", "t")])
+        progress.take(SnapshotRequest(str(number), ("d.t",), reason), [("d", "t")])
     assert [task.request for task in progress.tasks] == ["0", "1"]
 
 
@@ -206,7 +208,7 @@ def test_the_request_is_kept_over_a_restart(tmp_path: Path) -> None:
     """Condition and columns are in the files; those of before parts could be asked for are read."""
     file = ProgressFile(Home.of("s", tmp_path))
     progress = Progress()
-    request = Request("a", ("d.t",), where="n = 'ü'", columns=("id", "n"))
+    request = SnapshotRequest("a", ("d.t",), where="n = 'ü'", columns=("id", "n"))
     progress.take(request, [("d", "t")])
     file.save(progress)
     loaded = file.load()
@@ -218,7 +220,7 @@ def test_the_request_is_kept_over_a_restart(tmp_path: Path) -> None:
     file.path.write_text(json.dumps(value))
     loaded = file.load()
     assert loaded is not None
-    assert loaded.requests == [Request("a", ("d.t",))]
+    assert loaded.requests == [SnapshotRequest("a", ("d.t",))]
 
 
 def test_a_part_survives_kill_9(any_server: Server, database: str, tmp_path: Path, seed: int) -> None:

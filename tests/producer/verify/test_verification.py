@@ -23,7 +23,7 @@ from shmstore.consumer.copies.arrow_copies import delta, iceberg, parquet
 from shmstore.consumer.copies.called import CalledCopy
 from shmstore.consumer.copies.databases import postgresql, sqlite
 from shmstore.consumer.spark.replicate.change_reduction import columns_of
-from shmstore.consumer.spark.replicate.sql_dialect import Dialect
+from shmstore.consumer.spark.replicate.sql_dialect import SqlDialect
 from shmstore.errors import CopyUnreadable
 from shmstore.event import Column, TableSchema
 from shmstore.producer.verify import source_rows
@@ -267,7 +267,7 @@ def near(value: Any) -> Any:
 def test_a_copy_in_postgresql(mariadb: Server, database: str, tmp_path: Path) -> None:
     """The types that replicate gives a copy there, every value equal; then one digit off, NULL for an empty text, a row missing."""
     with start_postgres() as postgres, typed(mariadb, database, tmp_path) as (run, copied):
-        dialect, schema = Dialect("postgresql"), copied["schema"]
+        dialect, schema = SqlDialect("postgresql"), copied["schema"]
         columns = [f'"{column.name}" {dialect.type_of(column, key=False, columns=16)}' for column in schema.columns]
         url = f"postgresql://{postgres.user}@127.0.0.1:{postgres.port}/postgres"
         with psycopg.connect(url, password=postgres.password, autocommit=True) as connection:

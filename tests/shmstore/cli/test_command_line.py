@@ -20,10 +20,10 @@ from shmstore.cli.command_line import commands
 from shmstore.cli.commands.serve import SERVED
 from shmstore.cli.options import FORMATS
 from shmstore.cli.values import address, mode, place, seconds, whole
-from shmstore.consumer.wire import Settings
+from shmstore.consumer.wire import CanalSettings
 from shmstore.errors import did_you_mean
 from shmstore.producer.settings import GROUPS
-from shmstore.producer.settings import Settings as Producing
+from shmstore.producer.settings import CanalSettings as Producing
 
 README = Path(__file__).resolve().parents[3] / "README.md"
 
@@ -84,14 +84,14 @@ def test_readme_commands_parse() -> None:
 def test_serve_knows_every_setting() -> None:
     """The server's settings all have an option, with the same default; the help of the numbers says which."""
     options = commands().parser.parse_args(["serve"])
-    for field in dataclasses.fields(Settings):
+    for field in dataclasses.fields(CanalSettings):
         if field.name in SERVED:
             default = None if field.name == "state" else field.default
             assert getattr(options, field.name) == default, field.name
     known = {"host", "port", "stores", "password", "password_hash", "ready"}
     known |= {"idle_timeout", "zookeeper_login"}  # its default is another one for Flight; a secret comes from the environment
     known |= {"expose"}  # made of --metrics-port, and of who may ask
-    assert {field.name for field in dataclasses.fields(Settings)} == known | set(SERVED)
+    assert {field.name for field in dataclasses.fields(CanalSettings)} == known | set(SERVED)
 
 
 def test_tail_says_what_its_formats_leave_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ from shmstore import EventStore
 from shmstore.cli import log_lines
 from shmstore.cli.command_line import commands
 from shmstore.cli.commands import metrics, producing, serve
-from shmstore.cli.service import Progress
+from shmstore.cli.service import PassProgress
 from tests.producer.running import remove, store_name
 from tests.servers.server import Server
 
@@ -114,7 +114,7 @@ def test_a_server_is_ready_when_it_listens(systemd: Systemd) -> None:
 
 def test_a_thread_that_stands_still_is_noticed() -> None:
     """One that has ended is not."""
-    progress, over, asked = Progress(lambda: False), threading.Event(), threading.Event()
+    progress, over, asked = PassProgress(lambda: False), threading.Event(), threading.Event()
 
     def stand() -> None:
         progress.stop()

@@ -22,7 +22,7 @@ from shmstore.home.definitions import DefinitionsFile, sources_of
 from shmstore.home.home import LOCK, Home
 from shmstore.home.kinds import KINDS, files_of, problems
 from shmstore.home.reader_state import keep_aside
-from shmstore.home.snapshots import Progress, ProgressFile, Request
+from shmstore.home.snapshots import Progress, ProgressFile, SnapshotRequest
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.start.origin import Origin, OriginFile
 
@@ -45,7 +45,7 @@ def fill(home: Home) -> None:
     RecordFile(home, "canal-7")
     keep_aside(home, "r", ["shop.orders"])
     ProgressFile(home).save(Progress(1))
-    ProgressFile(home).ask(Request("12345678", ("shop.*",)))
+    ProgressFile(home).ask(SnapshotRequest("12345678", ("shop.*",)))
     for source in ("", "db1.example.com:3306", "log", "origin", "verify", ".."):
         folder = home.of_source(source)
         DefinitionsFile(home, source).replace([])
@@ -207,7 +207,7 @@ def test_forgetting_one_reader(name: str) -> None:
 @pytest.mark.parametrize(
     "kind", [kind for kind in KINDS if kind.check is not None and not kind.folder], ids=lambda kind: kind.what
 )
-def test_verify_reads_each_kind(name: str, kind: kinds.Kind, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_reads_each_kind(name: str, kind: kinds.FileKind, capsys: pytest.CaptureFixture[str]) -> None:
     """`log verify` names a file of the home that cannot be read back, whichever kind it is of."""
     with EventStore.create(name, log_size=16 << 20) as store:
         home = store.home

@@ -14,7 +14,7 @@ import pytest
 from shmstore import Checkpoint, CheckpointFile, EventStore, Position, StoreError, StoreView
 from shmstore.home.home import Home
 from shmstore.home.kinds import files_of
-from shmstore.home.snapshots import ProgressFile, Request
+from shmstore.home.snapshots import ProgressFile, SnapshotRequest
 from tests.shmstore.test_users import GROUP, MEMBER, OWNER, User, user
 
 __all__ = ["user"]
@@ -65,7 +65,7 @@ def use(store: EventStore) -> None:
     CheckpointFile.of(home, "w").save(Checkpoint(Position("", 0), 1, 1))
     for source in ("", "one"):
         DefinitionsFile(home, source).replace([])
-    ProgressFile(home).ask(Request("1", ("a.*",)))
+    ProgressFile(home).ask(SnapshotRequest("1", ("a.*",)))
     keep_aside(home, "r", ["a.b"])
     SchemaHistory(home.of_source("one") / "schemas-x.jsonl", draft=True).keep(home)
 

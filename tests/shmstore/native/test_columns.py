@@ -14,7 +14,7 @@ import pytest
 from shmstore import EntryType, EventType, StoreCorrupt, TableSchema
 from shmstore.encoding import arrow
 from shmstore.encoding.arrow import arrow_type, read_events
-from shmstore.encoding.arrow_table import Options, read_table
+from shmstore.encoding.arrow_table import TableOptions, read_table
 from shmstore.encoding.codec import encode_schema
 from tests.shmstore.samples import BAD_UTF8
 from tests.shmstore.tables import ALL, NARROW, other_event, random_events, row, rows_event
@@ -29,7 +29,7 @@ def join(payloads: Sequence[bytes]) -> tuple[memoryview, Any]:
     return memoryview(b"".join(payloads)), np.cumsum([len(payload) for payload in payloads], dtype=np.int64)
 
 
-def outcome(payloads: Sequence[bytes], options: Options = Options()) -> Outcome:  # noqa: B008
+def outcome(payloads: Sequence[bytes], options: TableOptions = TableOptions()) -> Outcome:  # noqa: B008
     """The rows, or what was raised."""
     try:
         table = read_table(*join(payloads), None, options, np.arange(len(payloads)))
@@ -51,7 +51,7 @@ def equal(a: pa.Table, b: pa.Table) -> bool:
 def both(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
     """Reads events both ways, which must agree to the bit."""
 
-    def read(payloads: Sequence[bytes], options: Options = Options(), *, several: bool = False) -> Outcome:  # noqa: B008
+    def read(payloads: Sequence[bytes], options: TableOptions = TableOptions(), *, several: bool = False) -> Outcome:  # noqa: B008
         compiled = outcome(payloads, options)
         with monkeypatch.context() as patch:
             patch.setattr(arrow, "COMPILED", False)
@@ -203,11 +203,11 @@ def test_zero_dates_and_partial_images(both: Callable[..., Outcome]) -> None:
     cells[18], cells[19], cells[20] = "0000-00-00", "2026-02-31 00:00:00", "0000-00-00 00:00:00"
     payloads = [rows_event(0, EventType.INSERT, None, [cells])]
     assert both(payloads)[0] is arrow.ZeroDate
-    assert isinstance(both(payloads, Options(zero_dates="null")), pa.Table)
+    assert isinstance(both(payloads, TableOptions(zero_dates="null")), pa.Table)
     assert direct(payloads, zero_dates="null") is not None
     partial = [rows_event(0, EventType.UPDATE, [[5]], [[6]], columns=[7]), *random_events(random.Random(3), 5)]
     assert both(partial)[0] is arrow.PartialImage
-    table = both(partial, Options(partial="null"))
+    table = both(partial, TableOptions(partial="null"))
     assert isinstance(table, pa.Table)
     assert table["after"].to_pylist()[0]["i64"] == 6
 
@@ -238,7 +238,7 @@ def test_strange_bodies(what: str, body: list[Any], both: Callable[..., Outcome]
     """Bodies of another shape are read, or refused, as the reference does; never by guesswork."""
     header = [2, 1, "binlog.000001", 100, 50, 5, 1, "t", 0, 0, "", 0, "d", "", {}]
     for partial in ("error", "null"):
-        both([msgpack.packb([1, header, encode_schema(NARROW), body])], Options(partial=partial))  # type: ignore[arg-type]
+        both([msgpack.packb([1, header, encode_schema(NARROW), body])], TableOptions(partial=partial))  # type: ignore[arg-type]
 
 
 def test_strange_headers(both: Callable[..., Outcome]) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from shmstore import ABSENT, Column, EntryType, Event, EventType, Row, TableSchema
 from shmstore.consumer.spark.decode.decoder import Decoder, SchemaChanged
 from shmstore.consumer.spark.decode.schema import typed_schema
-from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.encoding import arrow
 from shmstore.encoding.arrow import PartialImage, ZeroDate
 from shmstore.encoding.codec import encode
@@ -105,7 +105,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def decode(events: list[Event], table: TableSchema | None = None, **options: str) -> list[pa.RecordBatch]:
-    parsed = Options.parse({"store": "s", **({"tables": f"{table.database}.{table.table}"} if table else {}), **options})
+    parsed = SourceOptions.parse({"store": "s", **({"tables": f"{table.database}.{table.table}"} if table else {}), **options})
     decoder = pickle.loads(pickle.dumps(Decoder(parsed, table)))  # as it goes to the executors
     payloads = [encode(event) for event in events]
     batches = list(decoder.batches(b"".join(payloads), np.cumsum([len(payload) for payload in payloads])))

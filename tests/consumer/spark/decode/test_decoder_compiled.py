@@ -15,7 +15,7 @@ import pytest
 from shmstore import ABSENT, Column, EntryType, Event, EventType, Row, TableSchema
 from shmstore.consumer.spark.decode.decoder import Decoder, SchemaChanged
 from shmstore.consumer.spark.decode.schema import arrow_schema, image_type
-from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.encoding import arrow
 from shmstore.encoding.arrow import PartialImage, ZeroDate
 from shmstore.encoding.codec import encode
@@ -38,7 +38,7 @@ def decoded_by_the_reference(decoder: Decoder, payloads: Sequence[bytes]) -> lis
 def compare(payloads: Sequence[bytes], table: TableSchema | None, *, left: int = 0, **options: str) -> list[dict[str, Any]]:
     """The rows, which both ways must agree on. `left`: how many RecordBatches compiled code leaves to the reference."""
     tables = {"tables": f"{table.database}.{table.table}"} if table else {}
-    decoder = Decoder(Options.parse({"store": "s", **tables, **options}), table)
+    decoder = Decoder(SourceOptions.parse({"store": "s", **tables, **options}), table)
     reference = pa.Table.from_batches(decoded_by_the_reference(decoder, payloads), decoder.schema)
     asked = []
     real = arrow.Events.stored
@@ -116,7 +116,7 @@ def test_raw_payloads_are_filtered_alike(binlog: Binlog) -> None:
     events += [*binlog.ddl("DROP DATABASE shop"), *binlog.ddl("TRUNCATE TABLE shop.orders"), *binlog.delete(order_row(1))]
     payloads = encoded(events)
     for tables in ("shop.orders", "shop.other", "shop.*", "other.*"):
-        decoder = Decoder(Options.parse({"store": "s", "payload": "raw", "tables": tables, "includeDdl": "true"}))
+        decoder = Decoder(SourceOptions.parse({"store": "s", "payload": "raw", "tables": tables, "includeDdl": "true"}))
         asked = np.array([event.entry in (EntryType.ROWS, EntryType.DDL) for event in events])
         found = decoder.wanted(*joined(payloads), asked)
         with pytest.MonkeyPatch.context() as patch:
@@ -138,7 +138,7 @@ def test_what_is_refused_is_refused(binlog: Binlog) -> None:
     partial = encoded(binlog.transaction((EventType.UPDATE, (Row((1, *[ABSENT] * 5), (*[ABSENT] * 5, "paid")),))))
     wider = encoded(binlog.insert((*order_row(2), "n"), table=ORDERS._replace(columns=(*ORDERS.columns, Column("n", "varchar")))))
     for payloads, plan, error in ((zero, table, ZeroDate), (partial, ORDERS, PartialImage), (wider, ORDERS, SchemaChanged)):
-        decoder = Decoder(Options.parse({"store": "s", "tables": f"{plan.database}.{plan.table}"}), plan)
+        decoder = Decoder(SourceOptions.parse({"store": "s", "tables": f"{plan.database}.{plan.table}"}), plan)
         with pytest.raises(error):
             list(decoder.batches(*joined(payloads)))
     assert [row["after"]["day"] for row in compare(zero, table, zeroDates="null")] == [None, None]
@@ -165,7 +165,7 @@ def test_damage_is_refused_or_read_alike(binlog: Binlog, seed: int) -> None:
     clean = encoded(
         [*binlog.insert(order_row(1), order_row(2)), *binlog.update((order_row(1), order_row(3))), *binlog.delete(order_row(3))]
     )
-    decoder = Decoder(Options.parse({"store": "s", "tables": "shop.orders"}), ORDERS)
+    decoder = Decoder(SourceOptions.parse({"store": "s", "tables": "shop.orders"}), ORDERS)
     read = refused = 0
     for _ in range(600):
         payloads = list(clean)

@@ -14,7 +14,7 @@ import pytest
 
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.decode.worker_memory import settle
-from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.source.partition import record_batches
 
 
@@ -29,7 +29,7 @@ def fresh() -> Iterator[None]:
 
 def test_the_first_read_of_a_worker_settles_it() -> None:
     """The modules are out of the collector's sight after the first task, and what later tasks leave is in it."""
-    decoder = Decoder(Options.parse({"store": "s"}))
+    decoder = Decoder(SourceOptions.parse({"store": "s"}))
     before = gc.get_freeze_count()
     assert list(record_batches(iter([]), decoder)) == []
     frozen = gc.get_freeze_count()

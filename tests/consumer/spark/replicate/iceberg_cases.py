@@ -12,7 +12,7 @@ import pytest
 
 from shmstore import Column, Event, EventType, TableSchema
 from shmstore.consumer.spark import replicate, session_settings
-from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.replicate import copy as copies
 from shmstore.consumer.spark.replicate.iceberg import MARKS
 from shmstore.consumer.spark.replicate.jdbc_connection import DRIVERS
@@ -74,7 +74,7 @@ def target(catalog: str) -> str:
 
 
 def replication(spark: Any, target: str, **named: Any) -> Replication:
-    return Replication(Options.parse({"store": "none", "zeroDates": "null"}), target, "iceberg", session=spark, **named)
+    return Replication(SourceOptions.parse({"store": "none", "zeroDates": "null"}), target, "iceberg", session=spark, **named)
 
 
 def apply(copy: Replication, batch: int, *transactions: list[Event], query: str = "q") -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from shmstore import Column, Event, EventStore, EventType, TableSchema
 from shmstore.consumer.spark.ddl import Change
-from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.replicate.change_reduction import Alter, CannotFollow, CopyDiffers
 from shmstore.consumer.spark.replicate.copy import Copy, Step
 from shmstore.consumer.spark.replicate.jdbc_connection import Database, DatabaseError
@@ -44,7 +44,9 @@ def empty(target: Copies) -> Iterator[None]:
 
 
 def replication(target: Copies, spark: Any, **named: Any) -> Replication:
-    return Replication(Options.parse({"store": "none"}), "{database}.{table}", "jdbc", database=target.connect(spark), **named)
+    return Replication(
+        SourceOptions.parse({"store": "none"}), "{database}.{table}", "jdbc", database=target.connect(spark), **named
+    )
 
 
 def apply(copy: Replication, batch: int, *transactions: list[Event], query: str = "q") -> None:
@@ -390,7 +392,7 @@ def test_errors_are_one_line_without_the_password(
     assert "jdbc:postgresql://" in refused(f"jdbc:oracle:thin:me/{wrong}@x?password={wrong}".replace(f"/{wrong}", ""))
     assert "jdbc:mariadb://" in refused("postgres://x")
     if target.kind != "postgresql":
-        copy = Replication(Options.parse({"store": "none"}), "mysql.{table}", "jdbc", database=target.connect(spark))
+        copy = Replication(SourceOptions.parse({"store": "none"}), "mysql.{table}", "jdbc", database=target.connect(spark))
         with pytest.raises(DatabaseError, match=r"(?i)denied") as caught:
             apply(copy, 0, Binlog().insert(order_row(1)))
         assert "\n" not in str(caught.value)

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from shmstore import EventStore
 from shmstore.cli.commands.snapshot import page
-from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.replicate import copy as copies_
 from shmstore.consumer.spark.replicate.replicate import Replication
 from shmstore.home.snapshots import request_snapshot, snapshot_status, snapshot_waits
@@ -301,7 +301,7 @@ class Follower:
         self.replication = self.start()
 
     def start(self) -> Replication:
-        options = Options.parse(
+        options = SourceOptions.parse(
             {
                 "store": self.run.settings.store,
                 "stateDirectory": self.run.settings.state,

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from shmstore import ABSENT, Column, EntryType, Event, EventType, Row, TableSchema
-from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.replicate import delta, parquet
 from shmstore.consumer.spark.replicate.replicate import Replication
 from shmstore.encoding.codec import encode
@@ -35,7 +35,7 @@ def _home(caplog: pytest.LogCaptureFixture, state: Path) -> None:
 
 def replication(tmp_path: Path, format: str, **named: Any) -> Replication:
     options = {"store": "none", "subscription": named.pop("subscription", "spark")}
-    return Replication(Options.parse(options), str(tmp_path / "lake/{database}/{table}"), format, **named)
+    return Replication(SourceOptions.parse(options), str(tmp_path / "lake/{database}/{table}"), format, **named)
 
 
 def apply(copy: Replication, batch: int, *transactions: list[Event], query: str = "q") -> None:
@@ -508,7 +508,9 @@ def test_a_key_that_is_no_date_sets_a_copy_aside(
 ) -> None:
     """zeroDates=null makes NULL of it, which would be no key: then no delete would find its row."""
     days = TableSchema("shop", "days", (Column("day", "date", nullable=False), Column("n", "int")), (0,))
-    copy = Replication(Options.parse({"store": "none", "zeroDates": "null"}), str(tmp_path / "lake/{database}/{table}"), format)
+    copy = Replication(
+        SourceOptions.parse({"store": "none", "zeroDates": "null"}), str(tmp_path / "lake/{database}/{table}"), format
+    )
     apply(copy, 0, binlog.insert((date(2026, 1, 1), 1), table=days))
     apply(copy, 1, binlog.insert(("0000-00-00", 2), table=days))
     assert copy.aside == ["shop.days"]

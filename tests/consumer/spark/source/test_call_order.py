@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from shmstore import EventStore, StoreFull
 from shmstore.consumer.spark.decode.decoder import Decoder
-from shmstore.consumer.spark.options import OptionError, Options
+from shmstore.consumer.spark.options import OptionError, SourceOptions
 from shmstore.consumer.spark.source.call_order import CallOrderReader
 from shmstore.consumer.spark.source.partition import Range, SharedPartition
 from tests.consumer.spark.events import Binlog, order_row
@@ -31,7 +31,7 @@ class MicroBatches:
     """A query and its checkpoint: offset log and commit log by batch, and a sink that keeps the keys of each batch's rows."""
 
     def __init__(self, store: EventStore, **options: str) -> None:
-        self._decoder = Decoder(Options.parse({"store": store.name, **options}))
+        self._decoder = Decoder(SourceOptions.parse({"store": store.name, **options}))
         self._store = store
         self.offsets: dict[int, str] = {}
         self.commits: set[int] = set()
@@ -168,7 +168,7 @@ def test_the_wrapper_of_available_now_is_refused_where_it_would_go_back(
     """Spark's wrapper plans before it says where the query is: with a limit that may be behind it, and the error names the setting."""
     for n in range(6):
         store.put(binlog.insert(order_row(n)))
-    reader = CallOrderReader(Decoder(Options.parse({"store": store_name, "maxRowsPerTrigger": "1"})))
+    reader = CallOrderReader(Decoder(SourceOptions.parse({"store": store_name, "maxRowsPerTrigger": "1"})))
     planned = reader.latestOffset()
     seen = {**planned, "seq": planned["seq"] + 6}
     with pytest.raises(OptionError, match=r"triggerAvailableNowWrapper\.enabled=false, or leave out maxRowsPerTrigger"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shmstore import EventStore, PositionNotFound, ShmStoreError, StoreError, StoreUnreachable
-from shmstore.consumer.remote.events import Events
+from shmstore.consumer.remote.events import RemoteEvents
 from shmstore.consumer.spark.source.event_server import EventServer, fetch
 from shmstore.consumer.spark.source.partition import read_store
 from shmstore.encoding.codec import encode
@@ -74,7 +74,7 @@ def test_an_answer_cut_short_is_no_answer(binlog: Binlog, store: EventStore) -> 
     """A server that fails in the middle of a reply is an error, not the end of the events, and says nothing of its inside."""
     store.put(binlog.insert(order_row(1)))
 
-    def broken(first: int, last: int) -> Iterator[Events]:
+    def broken(first: int, last: int) -> Iterator[RemoteEvents]:
         yield from read_store(store, first, last)
         raise OSError("the store's disk /dev/sdb is gone")
 

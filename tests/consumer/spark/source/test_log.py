@@ -17,9 +17,9 @@ import pytest
 
 from shmstore import EventStore, EventType, PositionNotFound, Row
 from shmstore.consumer.spark.decode.decoder import Decoder
-from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.source import batch_planner, source
-from shmstore.consumer.spark.source.batch_planner import Limit
+from shmstore.consumer.spark.source.batch_planner import BatchLimit
 from shmstore.consumer.spark.source.lag import lag_of
 from shmstore.consumer.spark.source.partition import SharedPartition
 from shmstore.consumer.spark.source.source import BatchReader
@@ -66,7 +66,7 @@ def reader(store: EventStore, home: str) -> Iterator[Callable[..., StreamReader]
     made: list[StreamReader] = []
 
     def read(**options: str) -> StreamReader:
-        made.append(StreamReader(Decoder(Options.parse({"store": store.name, "stateDirectory": home, **options}))))
+        made.append(StreamReader(Decoder(SourceOptions.parse({"store": store.name, "stateDirectory": home, **options}))))
         return made[-1]
 
     yield read
@@ -93,7 +93,7 @@ def expected(*numbers: int) -> list[str]:
     return [f'{{"id":{number}}}' for number in numbers]
 
 
-def planned(reader: StreamReader, start: dict[str, Any], limit: Limit) -> list[int]:
+def planned(reader: StreamReader, start: dict[str, Any], limit: BatchLimit) -> list[int]:
     """Where the micro-batches from `start` on end."""
     ends = []
     while (end := reader.plan(start, limit)) != start:
@@ -111,12 +111,12 @@ def test_limits(store: EventStore, binlog: Binlog, reader: Callable[..., StreamR
         store.put(large[n : n + 8], timeout=30)
     query = reader(subscription="a")
     start = query.initialOffset()
-    assert planned(query, start, Limit()) == [181], "a ring of 16 events bounds nothing"
+    assert planned(query, start, BatchLimit()) == [181], "a ring of 16 events bounds nothing"
     again = reader(subscription="b")
-    assert planned(again, again.initialOffset(), Limit(10)) == [29, 59, 89, 119, 181]
+    assert planned(again, again.initialOffset(), BatchLimit(10)) == [29, 59, 89, 119, 181]
     size = int(store.slots(0, 2)["size"].sum())
     small = reader(subscription="c")
-    ends = planned(small, small.initialOffset(), Limit(size=size * 10))
+    ends = planned(small, small.initialOffset(), BatchLimit(size=size * 10))
     assert ends[-1] == 181
     assert all(
         int(store.slots(first + 1, last)["size"].sum()) <= size * 10
@@ -124,7 +124,7 @@ def test_limits(store: EventStore, binlog: Binlog, reader: Callable[..., StreamR
     )
     monkeypatch.setattr(batch_planner, "MOST_BYTES", size * 10)
     default = reader(subscription="d")
-    assert planned(default, default.initialOffset(), Limit()) == ends
+    assert planned(default, default.initialOffset(), BatchLimit()) == ends
 
 
 def read(made: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
@@ -132,10 +132,10 @@ def read(made: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list
     return [row["pk"]["id"] for one in made.partitions(start, end) for batch in made.read(one) for row in batch.to_pylist()]
 
 
-@pytest.mark.parametrize("limit", [Limit(3), Limit()], ids=["limit", "none"])
+@pytest.mark.parametrize("limit", [BatchLimit(3), BatchLimit()], ids=["limit", "none"])
 @pytest.mark.parametrize("size", [46, 70], ids=["its end in the ring", "its end nowhere yet"])
 def test_a_transaction_larger_than_the_log_flows(
-    limit: Limit, size: int, store_name: str, binlog: Binlog, home: str, monkeypatch: pytest.MonkeyPatch
+    limit: BatchLimit, size: int, store_name: str, binlog: Binlog, home: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is cut at an event that is on disk: the full log gets free space only by what the query acks. A query that holds nothing up cuts nothing."""
     monkeypatch.setattr(batch_planner, "_STALL", 0.1)
@@ -143,13 +143,13 @@ def test_a_transaction_larger_than_the_log_flows(
     changes = [(EventType.INSERT, (Row(None, order_row(number, status="x" * 400_000)),)) for number in range(size)]
     with EventStore.create(store_name, capacity=64, memory_unit=1 << 16, log_size=16 << 20, state=home) as store:
         store.put(binlog.insert(order_row(99)))
-        made = StreamReader(Decoder(Options.parse({"store": store_name, "stateDirectory": home}), ORDERS))
+        made = StreamReader(Decoder(SourceOptions.parse({"store": store_name, "stateDirectory": home}), ORDERS))
         events = binlog.transaction(*changes)
         with store.subscribe("behind", start="earliest") as behind:
             producer = threading.Thread(target=lambda: [store.put([event]) for event in events], daemon=True)
             producer.start()
             offset = made.initialOffset()
-            offset, first = made.plan(offset, Limit()), offset
+            offset, first = made.plan(offset, BatchLimit()), offset
             ids = read(made, first, offset)
             assert made.plan(offset, limit) == offset
             deadline = time.monotonic() + 30
@@ -182,23 +182,23 @@ def test_offsets_are_on_disk(
     start = query.initialOffset()
     on_disk = [1, 13]
     monkeypatch.setattr(EventStore, "sync", lambda *_: on_disk[0])
-    assert query.plan(start, Limit()) == start
+    assert query.plan(start, BatchLimit()) == start
     del on_disk[0]
-    assert query.plan(start, Limit())["seq"] == 11
+    assert query.plan(start, BatchLimit())["seq"] == 11
 
 
 def test_a_reader_whose_store_is_removed(store: EventStore, binlog: Binlog, reader: Callable[..., StreamReader]) -> None:
     """The process of a query goes on over a store that is put together again, at its sequences, also the server for other hosts."""
     put(store, binlog, range(30))
     query = reader(transport="network")
-    first = query.plan(query.initialOffset(), Limit(10))
+    first = query.plan(query.initialOffset(), BatchLimit(10))
     reboot(store)
-    second = query.plan(first, Limit(10))
+    second = query.plan(first, BatchLimit(10))
     assert (second["epoch"], second["seq"]) == (first["epoch"], 59)
     query.commit(second)
     with EventStore.attach(store.name, state=Path(store.segment.home).parent) as again:
         put(again, binlog, range(30, 40))
-        third = query.plan(second, Limit())
+        third = query.plan(second, BatchLimit())
         assert third["seq"] == 119
         rows = [pk for part in query.partitions(second, third) for batch in query.read(part) for pk in batch["pk"].to_pylist()]
         assert rows == expected(*range(20, 40))
@@ -210,11 +210,11 @@ def test_an_older_home_is_named(store: EventStore, binlog: Binlog, reader: Calla
     put(store, binlog, range(4))
     query = reader()
     start = query.initialOffset()
-    ahead = {**query.plan(start, Limit()), "seq": 20}
+    ahead = {**query.plan(start, BatchLimit()), "seq": 20}
     with pytest.raises(PositionNotFound, match="ends at event 11"):
-        query.plan(ahead, Limit())
+        query.plan(ahead, BatchLimit())
     query.stop()
-    assert reader(failOnDataLoss="false").plan(ahead, Limit()) == ahead
+    assert reader(failOnDataLoss="false").plan(ahead, BatchLimit()) == ahead
 
 
 def test_batch_reads_of_a_large_log_are_ranges(
@@ -225,7 +225,7 @@ def test_batch_reads_of_a_large_log_are_ranges(
     store.put(binlog.insert(order_row(999))[:-1])
     given = {"store": store.name, "stateDirectory": home, "partitions": "4", "partitionBytes": "1k"}
     monkeypatch.setattr(source, "INLINE_MOST", 10_000)
-    planned = BatchReader(Decoder(Options.parse(given))).partitions()
+    planned = BatchReader(Decoder(SourceOptions.parse(given))).partitions()
     assert all(isinstance(part, SharedPartition) for part in planned)
     ranges = [(part.events.first, part.events.last) for part in planned]
     assert [first for first, _ in ranges] == [0, *(last + 1 for _, last in ranges[:-1])]
@@ -233,7 +233,7 @@ def test_batch_reads_of_a_large_log_are_ranges(
     sizes = [int(store.slots(*each)["size"].sum()) for each in ranges]
     assert len(sizes) >= 4
     assert max(sizes) - min(sizes) < 500
-    decoder = Decoder(Options.parse(given))
+    decoder = Decoder(SourceOptions.parse(given))
     rows = [pk for part in planned for batch in BatchReader(decoder).read(part) for pk in batch["pk"].to_pylist()]
     assert rows == expected(*range(200))
 
@@ -255,7 +255,7 @@ ELSEWHERE = 'mount --make-rprivate / && mount -t tmpfs tmpfs /dev/shm && exec "$
 def test_executors_put_together_what_is_theirs_alone(store: EventStore, binlog: Binlog, home: str, tmp_path: Path) -> None:
     """An executor that sees the home and not the memory makes no second store of it; one that sees the memory may."""
     put(store, binlog, range(20))
-    reader = BatchReader(Decoder(Options.parse({"store": store.name, "stateDirectory": home, "transport": "shm"})))
+    reader = BatchReader(Decoder(SourceOptions.parse({"store": store.name, "stateDirectory": home, "transport": "shm"})))
     (partition,) = reader.partitions()
     given = tmp_path / "partition"
     given.write_bytes(pickle.dumps((reader, partition)))

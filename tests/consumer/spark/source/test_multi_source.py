@@ -17,11 +17,11 @@ import pytest
 
 from shmstore import Event, EventStore, PositionNotFound, Row
 from shmstore.consumer.spark.decode.decoder import Decoder
-from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.replicate.change_reduction import CannotFollow
 from shmstore.consumer.spark.replicate.replicate import Replication
 from shmstore.consumer.spark.source import batch_planner, multi_source
-from shmstore.consumer.spark.source.batch_planner import Limit
+from shmstore.consumer.spark.source.batch_planner import BatchLimit
 from shmstore.consumer.spark.source.foreach import each_batch
 from shmstore.consumer.spark.source.multi_source import is_group
 from shmstore.consumer.spark.source.source import BatchReader
@@ -32,7 +32,7 @@ from tests.consumer.spark.sources import FILES, Group, Transaction, keys, merged
 
 
 def reader(store: str, **options: str) -> StreamReader:
-    parsed = Options.parse({"store": store, "tables": "shop.orders", "partitions": "3", "partitionBytes": "64", **options})
+    parsed = SourceOptions.parse({"store": store, "tables": "shop.orders", "partitions": "3", "partitionBytes": "64", **options})
     return StreamReader(Decoder(parsed, ORDERS if parsed.payload == "typed" else None))
 
 
@@ -86,7 +86,7 @@ def test_rows_say_where_they_come_from(payload: str, transport: str, store_name:
     put(store, group, order)
     made = reader(store_name, payload=payload, transport=transport, transportHost="127.0.0.1")
     start = made.initialOffset()
-    planned = made.partitions(start, made.plan(start, Limit()))
+    planned = made.partitions(start, made.plan(start, BatchLimit()))
     assert len(planned) == 3
     found = rows(made, pickle.loads(pickle.dumps(planned)))
     names = [(row["source"]["name"], row["pk"]["id"] if payload == "typed" else json.loads(row["pk"])["id"]) for row in found]
@@ -108,7 +108,7 @@ def test_a_planned_batch_waits_for_all_its_sources(store_name: str, recreate: An
     put(store, group, order)
     made = reader(store_name)
     start = made.initialOffset()
-    end = made.plan(start, Limit())
+    end = made.plan(start, BatchLimit())
     made.stop()
     store, group = recreate(64)
     put(store, group, [order[0], *(Transaction("a", number, ((1,),)) for number in range(2, 9))])
@@ -135,7 +135,7 @@ def test_each_row_once_whatever_order_it_comes_in(number: int, seed: int, store_
     came: list[tuple[str, int]] = []
     for round_ in range(1, 5):
         for _ in range(rng.randrange(1, 6)):
-            limit = Limit(rng.randrange(1, 40)) if rng.random() < 0.8 else Limit()
+            limit = BatchLimit(rng.randrange(1, 40)) if rng.random() < 0.8 else BatchLimit()
             end = made.plan(offset, limit)
             assert json.loads(json.dumps(end)) == end
             if end == offset:
@@ -162,7 +162,7 @@ def test_each_row_once_whatever_order_it_comes_in(number: int, seed: int, store_
             group,
             merged(rng, _between(given, group.at, {source: len(some) * round_ // 4 for source, some in given.items()})),
         )
-    while (end := made.plan(offset, Limit(25))) != offset:
+    while (end := made.plan(offset, BatchLimit(25))) != offset:
         came += taken(rows(made, made.partitions(offset, end)))
         offset = end
     assert by_source(came) == wanted(given)
@@ -192,7 +192,7 @@ def test_a_transaction_larger_than_the_ring_flows(store_name: str, recreate: Any
     while True:
         while parts and store.capacity - (store.newest + 1 - store.oldest) >= len(parts[0]):
             store.put(parts.pop(0), timeout=0)
-        end = made.plan(offset, Limit())
+        end = made.plan(offset, BatchLimit())
         if end == offset and not parts:
             break
         came += taken(rows(made, made.partitions(offset, end)))
@@ -204,7 +204,7 @@ def test_a_transaction_larger_than_the_ring_flows(store_name: str, recreate: Any
     store, group = recreate(1024, {"a": 0, "b": 0, "c d": 0})
     put(store, group, [large, first, Transaction("a", 2, ((1,),))])
     made = reader(store_name, subscription="other")  # the first one's has passed this place
-    rest = taken(rows(made, made.partitions(within, made.plan(within, Limit()))))
+    rest = taken(rows(made, made.partitions(within, made.plan(within, BatchLimit()))))
     at = came.index(rest[0])
     assert rest[:-1] == came[at:]
     assert 1 < at < len(came) - 1
@@ -238,7 +238,7 @@ def test_within_a_transaction_no_place_is_made_durable(store_name: str, recreate
     start = made.initialOffset()
     assert (start["seq"], "sources" in start) == (store.newest, False)
     store.put(parts[1])
-    end = made.plan(start, Limit())
+    end = made.plan(start, BatchLimit())
     assert len(rows(made, made.partitions(start, end))) == 2
     assert end["sources"] == pack_sources(group.sources)
     assert not list(state.rglob("*.json"))
@@ -251,16 +251,16 @@ def test_what_is_lost_is_named(store_name: str, recreate: Any) -> None:
     put(store, group, [Transaction("a", 1, ((1,),)), Transaction("b", 1, ((1,),))])
     made = reader(store_name)
     start = made.initialOffset()
-    end = made.plan(start, Limit())
+    end = made.plan(start, BatchLimit())
     made.stop()
     store, group = recreate(256, {"a": 1, "b": 2, "c d": 0})
     put(store, group, [Transaction("a", 2, ((1,),))])
     made = reader(store_name)
     with pytest.raises(PositionNotFound, match=r"no longer has the events after a=x\.000009:1999/0-1-1;b=.*take a snapshot"):
-        made.plan(end, Limit())
+        made.plan(end, BatchLimit())
     made.stop()
     made = reader(store_name, failOnDataLoss="false")
-    found = taken(rows(made, made.partitions(end, made.plan(end, Limit()))))
+    found = taken(rows(made, made.partitions(end, made.plan(end, BatchLimit()))))
     assert found == keys(Transaction("a", 2, ((1,),)))
     made.stop()
 
@@ -270,10 +270,10 @@ def test_copies_are_kept_apart(store_name: str, recreate: Any, tmp_path: Path) -
     store, group = recreate(256)
     order = [Transaction("b", 1, ((1, 2),)), Transaction("a", 1, ((1,),)), Transaction("b", 2, ((1,),))]
     put(store, group, order)
-    options = Options.parse({"store": store_name, "payload": "raw", "includeDdl": "true"})
+    options = SourceOptions.parse({"store": store_name, "payload": "raw", "includeDdl": "true"})
     made = reader(store_name, payload="raw", includeDdl="true", tables="*")
     start = made.initialOffset()
-    raw = rows(made, made.partitions(start, made.plan(start, Limit())))
+    raw = rows(made, made.partitions(start, made.plan(start, BatchLimit())))
     made.stop()
     assert [row["source"] for row in raw] == ["b", "b", "a", "b"]
     given = {name: [row["payload"] for row in raw if row["source"] == name] for name in "ab"}
@@ -325,10 +325,10 @@ def test_a_group_goes_on_behind_the_ring_and_over_a_reboot(store_name: str, seed
                 store.put(part, timeout=30)
         made = reader(store_name)
         offset, came = made.initialOffset(), []
-        end = made.plan(offset, Limit(20))
+        end = made.plan(offset, BatchLimit(20))
         came += taken(rows(made, made.partitions(offset, end)))
     os.unlink(store.segment.where)
-    rest = made.plan(end, Limit())
+    rest = made.plan(end, BatchLimit())
     assert rest["seq"] - end["seq"] > 32
     came += taken(rows(made, made.partitions(end, rest)))
     made.stop()
@@ -356,9 +356,11 @@ def test_a_part_that_is_larger_than_the_limits_ends_a_batch(
         EventStore.unlink(store_name)
 
 
-@pytest.mark.parametrize("limit", [Limit(3), Limit(7), Limit()], ids=["less than a part", "more than a part", "none"])
+@pytest.mark.parametrize(
+    "limit", [BatchLimit(3), BatchLimit(7), BatchLimit()], ids=["less than a part", "more than a part", "none"]
+)
 def test_a_transaction_larger_than_the_log_flows(
-    limit: Limit, store_name: str, state: Path, monkeypatch: pytest.MonkeyPatch
+    limit: BatchLimit, store_name: str, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is cut where a part of it ends that is on disk, also where its own end is in the ring, for which the full log has no space."""
     monkeypatch.setattr(batch_planner, "_STALL", 0.1)

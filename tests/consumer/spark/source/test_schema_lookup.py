@@ -11,8 +11,8 @@ import pytest
 from shmstore import EventStore, SchemaUnknown, TableSchema
 from shmstore.consumer import table_schemas
 from shmstore.consumer.spark.decode.decoder import Decoder
-from shmstore.consumer.spark.options import Options
-from shmstore.consumer.spark.source.batch_planner import Limit
+from shmstore.consumer.spark.options import SourceOptions
+from shmstore.consumer.spark.source.batch_planner import BatchLimit
 from shmstore.consumer.spark.source.schema_lookup import find_table
 from shmstore.consumer.spark.source.stream_reader import StreamReader
 from shmstore.home.definitions import Definition, DefinitionsFile
@@ -21,7 +21,7 @@ from tests.consumer.spark.events import ORDERS, Binlog, order_row
 
 
 def find(store: str, table: str) -> object:
-    return find_table(Options.parse({"store": store, "tables": table}))
+    return find_table(SourceOptions.parse({"store": store, "tables": table}))
 
 
 def test_the_newest_columns_are_found(store: EventStore, binlog: Binlog) -> None:
@@ -60,10 +60,10 @@ def test_who_holds_the_producer_up_is_said(
             says = r"ring is full, and the producer waits: subscription 'left_behind' .*`shmstore unsubscribe \S+ left_behind`"
             with pytest.raises(SchemaUnknown, match=says):
                 find(store_name, "crm.people")
-            reader = StreamReader(Decoder(Options.parse({"store": store_name, "startingOffsets": "latest"})))
+            reader = StreamReader(Decoder(SourceOptions.parse({"store": store_name, "startingOffsets": "latest"})))
             start = reader.initialOffset()
             with caplog.at_level(logging.WARNING):
-                assert reader.plan(start, Limit()) == start
+                assert reader.plan(start, BatchLimit()) == start
             reader.stop()
             assert "query with subscription 'spark' gets no events. Its ring is full" in caplog.text
             other.unsubscribe("left_behind")
@@ -99,18 +99,18 @@ def test_right_after_a_ddl(store: EventStore, binlog: Binlog, state: Path) -> No
     end = store.last_ack_point()
     assert end is not None
     options = {"store": store.name, "tables": "shop.orders"}
-    latest = Options.parse(options | {"startingOffsets": "latest", "subscription": "other"})
+    latest = SourceOptions.parse(options | {"startingOffsets": "latest", "subscription": "other"})
     write_down(store, state, (4, ORDERS), (end.offset + 1, wider))
     assert find_table(latest) == ORDERS
     write_down(store, state, (4, ORDERS), (end.offset, wider))
     assert find_table(latest) == wider
     with store.subscribe("spark") as subscription:
-        assert find_table(Options.parse(options)) == ORDERS
+        assert find_table(SourceOptions.parse(options)) == ORDERS
         subscription.get(timeout=0)
         subscription.ack(store.newest)
-        assert find_table(Options.parse(options)) == wider
+        assert find_table(SourceOptions.parse(options)) == wider
     store.put(binlog.insert((*order_row(2), 3), table=wider))
-    assert find_table(Options.parse(options)) == find_table(latest) == wider
+    assert find_table(SourceOptions.parse(options)) == find_table(latest) == wider
 
 
 def test_no_row_is_looked_for_where_none_can_say_more(
@@ -127,10 +127,10 @@ def test_a_table_that_is_waited_for(store: EventStore, state: Path) -> None:
     """`tableTimeout`: until the producer has seen it; an error that names it when that does not happen."""
     options = {"store": store.name, "tables": "shop.orders"}
     found: list[TableSchema] = []
-    waiting = threading.Thread(target=lambda: found.append(find_table(Options.parse(options | {"tableTimeout": "60"}))))
+    waiting = threading.Thread(target=lambda: found.append(find_table(SourceOptions.parse(options | {"tableTimeout": "60"}))))
     waiting.start()
     write_down(store, state, (4, ORDERS))
     waiting.join(60)
     assert found == [ORDERS]
     with pytest.raises(SchemaUnknown, match=r"knows no table shop\.none"):
-        find_table(Options.parse(options | {"tables": "shop.none", "tableTimeout": "0.1"}))
+        find_table(SourceOptions.parse(options | {"tables": "shop.none", "tableTimeout": "0.1"}))

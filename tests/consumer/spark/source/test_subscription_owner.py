@@ -10,9 +10,9 @@ import pytest
 
 from shmstore import EventStore, PositionNotFound, SubscriptionInUse
 from shmstore.consumer.spark.decode.decoder import Decoder
-from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.source import subscription_owner
-from shmstore.consumer.spark.source.batch_planner import Limit
+from shmstore.consumer.spark.source.batch_planner import BatchLimit
 from shmstore.consumer.spark.source.source import ShmStoreSource
 from shmstore.consumer.spark.source.stream_reader import StreamReader
 from tests.consumer.spark.events import Binlog, order_row
@@ -52,14 +52,14 @@ def test_a_query_whose_subscription_another_one_used(store: EventStore, binlog: 
         store.put(binlog.insert(order_row(number)))
     first, second = (source.streamReader(source.schema()) for _ in range(2))
     start = first.initialOffset()
-    place = first.plan(start, Limit(1))
+    place = first.plan(start, BatchLimit(1))
     first.stop()
-    second.commit(second.plan(second.initialOffset(), Limit()))
+    second.commit(second.plan(second.initialOffset(), BatchLimit()))
     second.stop()
     with pytest.raises(
         PositionNotFound, match=r"read on with subscription 'spark', up to event 5: each query needs one of its own"
     ):
-        first.plan(place, Limit())
+        first.plan(place, BatchLimit())
     first.stop()
 
 
@@ -86,14 +86,16 @@ def test_a_reader_that_is_evicted_while_it_runs(planned: bool, store_name: str, 
     with EventStore.create(store_name, capacity=16, lag="evict", evict_after=0.05, log=False) as store:
         readers = [
             StreamReader(
-                Decoder(Options.parse({"store": store_name, "transport": "shm", "subscription": name, "failOnDataLoss": fails}))
+                Decoder(
+                    SourceOptions.parse({"store": store_name, "transport": "shm", "subscription": name, "failOnDataLoss": fails})
+                )
             )
             for name, fails in (("goes", "false"), ("fails", "true"))
         ]
         store.put(binlog.insert(order_row(0)))
-        goes, fails = ((reader, reader.plan(reader.initialOffset(), Limit())) for reader in readers)
+        goes, fails = ((reader, reader.plan(reader.initialOffset(), BatchLimit())) for reader in readers)
         store.put(binlog.insert(order_row(1)))
-        ends = [reader.plan(start, Limit()) if planned else start for reader, start in (goes, fails)]
+        ends = [reader.plan(start, BatchLimit()) if planned else start for reader, start in (goes, fails)]
         parts: list[list[Any]] = [reader.partitions(start, end) for (reader, start), end in zip((goes, fails), ends, strict=True)]
         for n in range(2, 14):
             store.put(binlog.insert(order_row(n)), timeout=5)
@@ -101,17 +103,17 @@ def test_a_reader_that_is_evicted_while_it_runs(planned: bool, store_name: str, 
             assert [list(part.chunks()) for part in parts[0]] == [[]], "what is lost is left out"
             with pytest.raises(PositionNotFound, match=r"was evicted: .* failOnDataLoss=false .* lag=block"):
                 [list(part.chunks()) for part in parts[1]]
-        end = goes[0].plan(ends[0], Limit())
+        end = goes[0].plan(ends[0], BatchLimit())
         came = read(goes[0], ends[0], end)
         assert came
         store.put(binlog.insert(order_row(14)), timeout=5)
-        last = goes[0].plan(end, Limit())
+        last = goes[0].plan(end, BatchLimit())
         came += read(goes[0], end, last)
-        while (end := goes[0].plan(last, Limit())) != last:
+        while (end := goes[0].plan(last, BatchLimit())) != last:
             came += read(goes[0], last, end)
             last = end
         assert came == [f'{{"id":{n}}}' for n in range(15)][-len(came) :], "behind the gap nothing is missing"
         with pytest.raises(PositionNotFound, match="failOnDataLoss=false"):
-            fails[0].plan(ends[1], Limit())
+            fails[0].plan(ends[1], BatchLimit())
         for reader in readers:
             reader.stop()

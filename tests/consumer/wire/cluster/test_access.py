@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from kazoo.exceptions import NoAuthError
 
-from shmstore.consumer.wire import Settings
-from shmstore.consumer.wire.cluster.cursor import Cursor
+from shmstore.consumer.wire import CanalSettings
+from shmstore.consumer.wire.cluster.cursor import ClusterCursor
 from shmstore.consumer.wire.cluster.zookeeper import Access, Registration
 from shmstore.consumer.wire.protocol.connection_state import Client
 from tests.certificates import self_signed
@@ -56,7 +56,7 @@ def test_what_a_server_writes_is_its_own(server: Zookeeper, pem: str, plain_clie
     client = Client("d1", 1001)
     with closing(registered(server.secure_port, "d1", access)) as one:
         wait_for(lambda: one.serves("d1"), "it is active")
-        one.begin(client, Cursor("binlog.000001", 100))
+        one.begin(client, ClusterCursor("binlog.000001", 100))
         one.subscribed(client, ".*")
         assert plain_client.get(f"{ROOT}/d1/running")[0] == b'{"active":true,"address":"127.0.0.1:21000"}'
         for path in ("running", "1001/cursor", "1001/filter"):
@@ -64,14 +64,14 @@ def test_what_a_server_writes_is_its_own(server: Zookeeper, pem: str, plain_clie
             with pytest.raises(NoAuthError):
                 plain_client.set(f"{ROOT}/d1/{path}", b"{}")
         plain_client.create(f"{ROOT}/d1/1001/running", b"{}", ephemeral=True)
-        one.acked(client, Cursor("binlog.000001", 200))
+        one.acked(client, ClusterCursor("binlog.000001", 200))
         wait_for(lambda: (found := one.peek(client)) is not None and found.offset == 200, "the cursor")
     with closing(registered(server.secure_port, "d1", access, 1)) as two:
         wait_for(lambda: two.serves("d1"), "the next is active")
         found = two.read(client)
         assert found is not None
         assert found.offset == 200
-        two.acked(client, Cursor("binlog.000001", 300))
+        two.acked(client, ClusterCursor("binlog.000001", 300))
         wait_for(lambda: (found := two.peek(client)) is not None and found.offset == 300, "the cursor")
 
 
@@ -80,12 +80,12 @@ def test_another_login_is_told(server: Zookeeper, pem: str, caplog: pytest.LogCa
     client = Client("d2", 1001)
     with closing(registered(server.secure_port, "d2", Access(pem, pem, pem, LOGIN))) as one:
         wait_for(lambda: one.serves("d2"), "it is active")
-        one.begin(client, Cursor("binlog.000001", 100))
+        one.begin(client, ClusterCursor("binlog.000001", 100))
     with closing(registered(server.port, "d2", Access(login="canal:other"), 1)) as two:
         wait_for(lambda: two.serves("d2"), "the next is active")
         assert two.read(client) is not None
         with caplog.at_level(logging.WARNING, "shmstore.serve"):
-            two.acked(client, Cursor("binlog.000001", 200))
+            two.acked(client, ClusterCursor("binlog.000001", 200))
             wait_for(lambda: "belongs to another login" in caplog.text, "the reason")
         found = two.peek(client)
         assert found is not None
@@ -121,4 +121,4 @@ def test_another_certificate_is_no_zookeeper(
 def test_half_of_it_is_refused(options: dict[str, str]) -> None:
     """A certificate without its key or a CA, and a login without a user or a password."""
     with pytest.raises(ValueError, match="ZooKeeper"):
-        Settings(stores=("a",), zookeeper="127.0.0.1:2181", **options)  # type: ignore[arg-type]
+        CanalSettings(stores=("a",), zookeeper="127.0.0.1:2181", **options)  # type: ignore[arg-type]

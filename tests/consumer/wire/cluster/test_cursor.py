@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shmstore import EventStore, ProtocolError
-from shmstore.consumer.wire.cluster.cursor import Cursor, cursor_before, cursor_behind
+from shmstore.consumer.wire.cluster.cursor import ClusterCursor, cursor_before, cursor_behind
 from tests.consumer.wire.cluster.hosts import client_path
 from tests.consumer.wire.cluster.transactions import put
 
@@ -28,15 +28,17 @@ def store(store_name: str, state: object) -> Iterator[EventStore]:
     EventStore.unlink(store_name, log=True)
 
 
-@given(st.builds(Cursor, text, numbers, text, text, numbers, text, numbers, numbers, numbers, st.integers(-1, 2**62)))
-def test_what_is_written_is_read(cursor: Cursor) -> None:
+@given(st.builds(ClusterCursor, text, numbers, text, text, numbers, text, numbers, numbers, numbers, st.integers(-1, 2**62)))
+def test_what_is_written_is_read(cursor: ClusterCursor) -> None:
     """A cursor of ours comes back as it was."""
-    assert Cursor.decode(cursor.encode()) == cursor
+    assert ClusterCursor.decode(cursor.encode()) == cursor
 
 
 def test_canal_reads_it(tmp_path: Path) -> None:
     """Canal's own reader takes our cursor for the place where the last transaction's end begins."""
-    cursor = Cursor("binlog.000003", 900, "0-1-7", "", 850, "mariadb://127.0.0.1:3307/server_id=1", 5, 1700000000000, 77, 12)
+    cursor = ClusterCursor(
+        "binlog.000003", 900, "0-1-7", "", 850, "mariadb://127.0.0.1:3307/server_id=1", 5, 1700000000000, 77, 12
+    )
     command = ["java", "-cp", client_path(tmp_path), "ClusterClient", "parse"]
     done = subprocess.run(command, input=cursor.encode(), capture_output=True, check=True)
     assert done.stdout.decode().split() == ["127.0.0.1:3307", "binlog.000003:850", "0-1-7", "1700000000000", "5"]
@@ -49,7 +51,7 @@ def test_canals_is_read() -> None:
         '"localhost","port":3306}},"postion":{"included":false,"journalName":"mysql-bin.000001","position":2394,"serverId":1,'
         '"timestamp":1468470000000}}'
     )
-    cursor = Cursor.decode(wrote.encode())
+    cursor = ClusterCursor.decode(wrote.encode())
     assert (cursor.file, cursor.offset, cursor.gtids, cursor.source) == ("mysql-bin.000001", 2394, "", "//localhost:3306/")
     assert (cursor.epoch, cursor.sequence) == (0, -1)
 
@@ -60,7 +62,7 @@ def test_canals_is_read() -> None:
 def test_what_is_none_is_refused(damaged: bytes) -> None:
     """Other bytes are an error that says what to do."""
     with pytest.raises(ProtocolError, match="remove its node"):
-        Cursor.decode(damaged)
+        ClusterCursor.decode(damaged)
 
 
 def test_of_a_store(store: EventStore) -> None:

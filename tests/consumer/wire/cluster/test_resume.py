@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shmstore import EventStore, PositionNotFound
-from shmstore.consumer.wire.cluster.cursor import Cursor, cursor_before, cursor_behind
+from shmstore.consumer.wire.cluster.cursor import ClusterCursor, cursor_before, cursor_behind
 from shmstore.consumer.wire.cluster.resume import StoreBehind, first_wanted
 from tests.consumer.wire.cluster.transactions import mariadb, mysql, none, put
 
@@ -44,7 +44,7 @@ def wanted(numbers: list[int], acked: int) -> int | type[Exception]:
     return 3 * sum(number <= acked for number in numbers)
 
 
-def found(store: EventStore, cursor: Cursor) -> int | type[Exception]:
+def found(store: EventStore, cursor: ClusterCursor) -> int | type[Exception]:
     try:
         return first_wanted(store, cursor)
     except (StoreBehind, PositionNotFound) as error:
@@ -104,7 +104,7 @@ def test_by_file(tmp_path: Path) -> None:
 def test_a_cursor_of_canals(tmp_path: Path) -> None:
     """Canal's cursor is where the last transaction's end begins: that is given again, as Canal does."""
     with a_store(tmp_path, "a", [1, 2, 3], none) as a:
-        canal = Cursor("binlog.000001", 2200, start=2200, source="//db1:3306/")
+        canal = ClusterCursor("binlog.000001", 2200, start=2200, source="//db1:3306/")
         assert found(a, canal) == 5
     with a_store(tmp_path, "b", [1, 2, 3], mariadb) as b:
         assert found(b, canal) == 5

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shmstore import BatchMode, EventStore, StoreNotFound
-from shmstore.consumer.wire import Settings
+from shmstore.consumer.wire import CanalSettings
 from shmstore.consumer.wire.protocol.connection_state import Client
 from shmstore.consumer.wire.server import server as server_module
 from tests.consumer.wire.cluster.hosts import wait_for
@@ -56,7 +56,7 @@ def serve(running: Zookeeper, stores: list[EventStore], tmp_path: Path) -> Itera
     def start(index: int, **options: object) -> ServerThread:
         settings = {"port": 0, "stores": (f"{NAME}={stores[index].name}",), "state": tmp_path / f"state{index}"}
         settings |= {"zookeeper": f"127.0.0.1:{running.port}/{root}", "zookeeper_timeout": 1.5}
-        made.append(ServerThread(Settings(**settings | options)))  # type: ignore[arg-type]
+        made.append(ServerThread(CanalSettings(**settings | options)))  # type: ignore[arg-type]
         return made[-1]
 
     yield start
@@ -175,10 +175,10 @@ def test_a_store_that_does_not_have_it(serve: Callable[..., ServerThread], store
 def test_what_a_cluster_needs(serve: Callable[..., ServerThread], stores: list[EventStore], tmp_path: Path) -> None:
     """Names, a way to be reached, and a log."""
     with pytest.raises(ValueError, match="names of its stores"):
-        Settings(zookeeper="127.0.0.1:1")
+        CanalSettings(zookeeper="127.0.0.1:1")
     for wrong in ("host", "host:", ":1", "host:0", "host:70000", "::1:5"):
         with pytest.raises(ValueError, match="HOST:PORT"):
-            Settings(advertise=wrong)
+            CanalSettings(advertise=wrong)
     with EventStore.create(f"cluster-{os.getpid()}-z", log=False) as bare:
         server = serve(0, stores=(f"{NAME}={bare.name}",), advertise="changes.example:11111")
         registration = server.server._registration

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from shmstore.consumer.wire.cluster import zookeeper as module
-from shmstore.consumer.wire.cluster.cursor import Cursor
+from shmstore.consumer.wire.cluster.cursor import ClusterCursor
 from shmstore.consumer.wire.cluster.zookeeper import Registration
 from shmstore.consumer.wire.protocol.connection_state import Client
 from tests.consumer.wire.cluster.hosts import wait_for
@@ -21,7 +21,7 @@ from tests.servers.zookeeper import Zookeeper, zookeeper
 
 pytestmark = pytest.mark.server
 SESSION = 1.5
-CURSOR = Cursor("binlog.000001", 100)
+CURSOR = ClusterCursor("binlog.000001", 100)
 _numbers = itertools.count(1)
 Register = Callable[..., Registration]
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from shmstore import BatchMode, EventStore
-from shmstore.consumer.wire import Settings, serve
+from shmstore.consumer.wire import CanalSettings, serve
 from shmstore.consumer.wire.protocol import messages as m
 from shmstore.consumer.wire.protocol.messages import PacketType as T
 from shmstore.consumer.wire.server.process import run
@@ -270,7 +270,7 @@ def test_unusable_certificates(tmp_path: Path) -> None:
     self_signed(tmp_path, "locked", passphrase="secret")
     for certificate, key, said in (("plain.pem", "plain.pem", "PEM"), ("locked.pem", "locked.key", "encrypted")):
         with pytest.raises(ValueError, match=said) as refusal:
-            serve(Settings(port=0, tls_cert=str(tmp_path / certificate), tls_key=str(tmp_path / key), state=tmp_path))
+            serve(CanalSettings(port=0, tls_cert=str(tmp_path / certificate), tls_key=str(tmp_path / key), state=tmp_path))
         assert key in str(refusal.value)
         assert "secret" not in str(refusal.value)
 
@@ -281,7 +281,7 @@ def test_open_to_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def said(**options: Any) -> bool:
         async def short() -> None:
             stop = asyncio.Event()
-            await run(Settings(port=0, state=tmp_path, ready=lambda _: stop.set(), **options), stop)
+            await run(CanalSettings(port=0, state=tmp_path, ready=lambda _: stop.set(), **options), stop)
 
         caplog.clear()
         asyncio.run(short())

@@ -254,14 +254,14 @@ def test_a_store_that_is_lost_keeps_no_other_client_waiting(
     with closing(RawClient(server.port, logged.name)) as client, closing(RawClient(server.port, other.name)) as second:
         client.subscribe()
         second.subscribe()
-        close = session_module.Session.close
+        close = session_module.ClientSession.close
 
         def slow(self: Any) -> None:
             closing_now.set()
             assert go_on.wait(60)
             close(self)
 
-        monkeypatch.setattr(session_module.Session, "close", slow)
+        monkeypatch.setattr(session_module.ClientSession, "close", slow)
         os.unlink(logged.segment.where)
         client.send(T.GET, m.Get(**client.name, fetch_size=1, timeout=0))
         assert closing_now.wait(20)

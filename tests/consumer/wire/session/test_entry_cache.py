@@ -10,7 +10,7 @@ from shmstore.consumer.formats.canal_values import Values
 from shmstore.consumer.wire.encoding.entry import Encoder
 from shmstore.consumer.wire.protocol.connection_state import Client
 from shmstore.consumer.wire.session.entry_cache import MISSING, EntryCache
-from shmstore.consumer.wire.session.session import Session
+from shmstore.consumer.wire.session.session import ClientSession
 from tests.consumer.wire.harness import OTHER, events
 
 
@@ -41,18 +41,18 @@ def test_encoded_once(store: EventStore, tmp_path: Path) -> None:
     """With two clients an event is encoded once and arrives at both alike; one with a filter, or a single one, shares nothing."""
     cache = EntryCache(store.epoch, 1 << 20)
 
-    def session(client_id: int) -> Session:
+    def session(client_id: int) -> ClientSession:
         options: dict[str, Any] = {
             "start": "earliest",
             "filter": "",
             "max_outstanding": 9,
             "max_reply": 1 << 20,
         }
-        return Session(
+        return ClientSession(
             EventStore.attach(store.name, state=tmp_path), Client(store.name, client_id), Counting(Values.CANAL), cache, **options
         )
 
-    def read(reader: Session) -> list[bytes]:
+    def read(reader: ClientSession) -> list[bytes]:
         limit = reader.limit(1000)
         while (batch := reader.take(limit)) is not None:
             reader.absorb(batch)

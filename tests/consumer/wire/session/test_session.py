@@ -15,22 +15,22 @@ from shmstore.consumer.wire.protocol import messages as m
 from shmstore.consumer.wire.protocol.connection_state import Client
 from shmstore.consumer.wire.session.entry_cache import EntryCache
 from shmstore.consumer.wire.session.outbox import Limit
-from shmstore.consumer.wire.session.session import Session
+from shmstore.consumer.wire.session.session import ClientSession
 from shmstore.consumer.wire.session.unacked import Given
 from tests.consumer.wire.harness import OTHER, events, ids
 
-Make = Callable[..., Session]
+Make = Callable[..., ClientSession]
 
 
 @pytest.fixture
 def open_session(tmp_path: Path) -> Iterator[Make]:
-    made: list[Session] = []
+    made: list[ClientSession] = []
 
-    def make(store: EventStore, client_id: int = 1, **options: Any) -> Session:
+    def make(store: EventStore, client_id: int = 1, **options: Any) -> ClientSession:
         options = {"start": "earliest", "filter": "", "max_outstanding": 100, "max_reply": 1 << 20} | options
         encoder, cache = Encoder(Values.CANAL), EntryCache(store.epoch, 1 << 20)
         made.append(
-            Session(EventStore.attach(store.name, state=tmp_path), Client(store.name, client_id), encoder, cache, **options)
+            ClientSession(EventStore.attach(store.name, state=tmp_path), Client(store.name, client_id), encoder, cache, **options)
         )
         return made[-1]
 
@@ -39,12 +39,12 @@ def open_session(tmp_path: Path) -> Iterator[Make]:
         session.close()
 
 
-def fill(session: Session, limit: Limit) -> None:
+def fill(session: ClientSession, limit: Limit) -> None:
     while (batch := session.take(limit)) is not None:
         session.absorb(batch)
 
 
-def get(session: Session, size: int) -> tuple[int, list[int], int] | None:
+def get(session: ClientSession, size: int) -> tuple[int, list[int], int] | None:
     """(id, row ids, entries) of a GET that does not wait."""
     limit = session.limit(size)
     fill(session, limit)
