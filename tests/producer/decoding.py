@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import pymysql
 
 from shmstore.encoding import codec
-from shmstore.event import EventType, Row, TableSchema
+from shmstore.event import Event, EventType, Row, TableSchema
 from shmstore.producer.binlog.compression import payload_events, uncompress_query
-from shmstore.producer.binlog.rows import ROWS_EVENTS, RowsDecoder
+from shmstore.producer.binlog.rows import ROWS_EVENTS, DecodedRows, RowsDecoder
 
 FORMAT_DESCRIPTION, QUERY, TABLE_MAP, PAYLOAD, QUERY_COMPRESSED = 15, 2, 19, 40, 165
 
@@ -64,6 +64,12 @@ def plain(body: list[Any]) -> list[Any]:
     ]
 
 
+def stored(decoded: DecodedRows) -> Event:
+    """The event of decoded rows, after the way through the codec."""
+    header = codec.Header(2, int(decoded.type), "", 0, 0, 0, 0, "", 0, 0, "", 0, "", "", {})
+    return codec.decode(codec.encode_stored(header, decoded.table.schema_blob, decoded.body))
+
+
 class Log:
     """The end of a server's binlog, from the place where it was opened."""
 
@@ -107,8 +113,7 @@ class Log:
             elif type_ in ROWS_EVENTS:
                 decoded = self.decoder.rows(type_, body)
                 assert repr(plain(compiled.rows(type_, body).body)) == repr(plain(decoded.body)), "the compiled decoder differs"
-                header = [2, int(decoded.type), "", 0, 0, 0, 0, "", 0, 0, "", 0, "", "", {}]
-                event = codec.decode(codec.encode_stored(header, decoded.table.schema_blob, decoded.body))
+                event = stored(decoded)
                 assert event.table is not None
                 assert len(event.rows) == decoded.count
                 found.append(Seen(event.type, event.table, event.rows, type_))

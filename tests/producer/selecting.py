@@ -57,6 +57,6 @@ def equals_stream(server: Server, database: str, table: str, seen: list[Any], *,
         assert found.schema == as_shown(seen[0].schema)
         rows = selected(session, found, limit)
         assert repr(selected(session, found, limit, compiled_code=False)) == repr(rows)
-        header = [2, 16, "", 0, 0, 0, 0, "", 0, 0, "", 0, "", "", {}]
+        header = codec.Header(2, 16, "", 0, 0, 0, 0, "", 0, 0, "", 0, "", "", {})
         event = codec.decode(codec.encode_stored(header, codec.encode_schema(found.schema), [None, None, None, rows]))
         assert [repr(row.after) for row in event.rows] == [repr(row.after) for one in seen for row in one.rows]

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import pymysql
 
-from shmstore.encoding import codec
 from shmstore.errors import SchemaUnknown, SourceError, UnsupportedEvent
 from shmstore.event import Column, Position
 from shmstore.producer.binlog import events
@@ -26,7 +25,7 @@ from shmstore.sql.catalog import Catalog, Unreadable
 from shmstore.sql.table_change import Table
 from tests.producer.ddl_on_servers.ddl_scenes import Scenes
 from tests.producer.ddl_on_servers.ddl_words import CLIENTS, DATABASES, MODES, Mode
-from tests.producer.decoding import QUERY, TABLE_MAP, run
+from tests.producer.decoding import QUERY, TABLE_MAP, run, stored
 from tests.producer.schema.test_history import query_of
 from tests.servers.server import Server
 
@@ -244,8 +243,7 @@ class RandomDdl:
                     if isinstance(self.catalog.find(table.database, table.table), Unreadable):
                         continue  # which is what it is for
                     raise
-                header = [2, int(decoded.type), "", 0, 0, 0, 0, "", 0, 0, "", 0, "", "", {}]
-                event = codec.decode(codec.encode_stored(header, decoded.table.schema_blob, decoded.body))
+                event = stored(decoded)
                 assert event.table is not None
                 rows += [(event.table.database, event.table.table, event.table.columns, row.after) for row in event.rows]
         return rows
