@@ -42,7 +42,7 @@ JUDGED_FROM: Final = 120.0  # seconds of readings without which it is not: a bur
 SAMPLE: Final = 10.0  # seconds between two readings that are kept for it
 KEEPS_UP: Final = 1.0  # seconds of puts: a reader that is not further behind than this is up to date
 LATE: Final = 60.0  # seconds after which a delay is worth a sentence
-PUTS_TOGETHER: Final = "the producer, or any reader that attaches, puts it together again"
+RESTORES: Final = "the producer, or any reader that attaches, restores it"
 PURGE_MS: Final = 24 * 3_600_000  # how long before the source removes what is needed that is said
 
 
@@ -451,7 +451,7 @@ def _well(store: ShownStore) -> str:
 def _idle(store: RememberedStore) -> Health:
     if store.path:
         return Health("idle", f"its memory is the file {store.path}", f"name it, and it is shown: `shmstore top {store.name}`")
-    return Health("idle", "not in memory, only in its home", PUTS_TOGETHER)
+    return Health("idle", "not in memory, only in its home", RESTORES)
 
 
 def _health_of_all(stores: Sequence[ShownStore], missing: Mapping[str, str], remembered: Sequence[Remembered]) -> Health:
@@ -468,7 +468,7 @@ def _health_of_all(stores: Sequence[ShownStore], missing: Mapping[str, str], rem
             return remembered[0].health._replace(says=f"store {remembered[0].name!r}: {remembered[0].health.says}")
         if not stores:
             if remembered:
-                return Health("idle", f"{len(remembered)} stores are in their homes, and none in memory", PUTS_TOGETHER)
+                return Health("idle", f"{len(remembered)} stores are in their homes, and none in memory", RESTORES)
             return Health("warn", "there are no stores here", "start a producer: `shmstore produce --store NAME --host ...`")
         well = stores[0].health.says if len(stores) == 1 else f"all {len(stores)} stores are well"
         return Health(

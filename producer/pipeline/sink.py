@@ -184,7 +184,7 @@ class BlockingPut:
 
 def with_store(settings: Settings, log: logging.Logger, work: Callable[[EventStore], Worked]) -> Worked:
     """Do `work` with the settings' store, attached or created. A store whose segment somebody took away, as an administrator may, or the end
-    of a login session, is put together again from its home, and the work begun again. Raises what `work` raises."""
+    of a login session, is restored from its home, and the work begun again. Raises what `work` raises."""
     while True:
         with opened(settings) as store:
             _warn_of_a_small_disk(store, log)
@@ -194,7 +194,7 @@ def with_store(settings: Settings, log: logging.Logger, work: Callable[[EventSto
                 if not store.segment.home or store.segment.linked or store.removed:  # without a log, or by `shmstore rm`
                     raise
                 log.warning(
-                    "the memory of store %r was removed by somebody: putting it together again from %s",
+                    "the memory of store %r was removed by somebody: restoring it from %s",
                     store.name,
                     store.segment.home,
                 )
@@ -238,7 +238,7 @@ def opened(settings: Settings) -> Iterator[EventStore]:
 
 
 def _attached(settings: Settings) -> EventStore:
-    """Attach, and give the store the sizes that were asked for. The ring's take putting it together again, which nobody may use then."""
+    """Attach, and give the store the sizes that were asked for. The ring's take restoring it, which nobody may use then."""
     path, state = settings.store_path or None, settings.state or None
     store, sizes = EventStore.attach(settings.store, path=path, state=state), _sizes(settings)
     try:

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def attach(options: argparse.Namespace) -> EventStore:
-    """Attach to the store; one that is in its home alone is put together again."""
+    """Attach to the store; one that is in its home alone is restored."""
     from shmstore import EventStore
 
     return EventStore.attach(options.store, path=options.path, state=options.state)
 
 
 def look(options: argparse.Namespace) -> StoreView:
-    """Attach to the store read-only: it need not be writable. One that is in its home alone is put together again."""
+    """Attach to the store read-only: it need not be writable. One that is in its home alone is restored."""
     from shmstore import StoreView
 
     return StoreView.attach(options.store, path=options.path, state=options.state)

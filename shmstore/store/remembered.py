@@ -1,4 +1,4 @@
-"""Stores that are remembered: what a home says of its store, while nobody puts it together again. Nothing is changed, or locked."""
+"""Stores that are remembered: what a home says of its store, while nobody restores it. Nothing is changed, or locked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store put together again from its home: its last events in the ring, its subscriptions where they durably stood.
+"""A store restored from its home: its last events in the ring, its subscriptions where they durably stood.
 
 Whoever attaches first does it, under the lock of whoever appends to the log, in a segment that nobody can see until it is whole. The
 epoch is the old one, so that sequences mean what they meant. What was put and is not in the log has to be put again: the producer
@@ -115,7 +115,7 @@ def attached(
     read_only: bool = False,
     restore: bool = True,
 ) -> Segment:
-    """Attach to a store; put it together again first, where only its home is there, and `restore` says so. Raises as `EventStore.attach`."""
+    """Attach to a store; restore it first, where only its home is there, and `restore` says so. Raises as `EventStore.attach`."""
     try:
         found = segment.attach(name, path=path, read_only=read_only)
     except StoreNotFound as missing:
@@ -237,7 +237,7 @@ def made(
         return segment.create(name, options, path=path, mode=mode, group=group)
     home = Home(options.home, mode=mode)
     remembered = StoreExists(
-        f"store {name!r} is remembered in {home.path}: attach to it, which puts it together again, or remove it with `shmstore rm --log {name}`"
+        f"store {name!r} is remembered in {home.path}: attach to it, which restores it, or remove it with `shmstore rm --log {name}`"
     )
     if home.has_log:
         raise remembered
@@ -249,7 +249,7 @@ def made(
             home.gid = gid = os.fstat(fd).st_gid
             home.check_ours(group=-1 if mode == PRIVATE else gid)
             append_lock.make(home)
-            # Until the memory has its name: who finds the home meanwhile waits, and does not put the store together again.
+            # Until the memory has its name: who finds the home meanwhile waits, and does not restore the store.
             held.enter_context(AppendLock.take(home, PATIENCE))
             if home.has_log:
                 raise remembered
@@ -281,7 +281,7 @@ def restored(name: str, home: Home, *, path: str | None = None) -> Segment:
         try:
             identity.read(home)  # there is one, which can be read
             lock = AppendLock.take(home, 0.0)
-        except ProducerInUse:  # who has it may have put the store together meanwhile, and append to it for good
+        except ProducerInUse:  # who has it may have restored it meanwhile, and append to it for good
             with suppress(StoreNotFound):
                 return segment.attach(name, path=path)
             if time.monotonic() >= until:
@@ -332,7 +332,7 @@ def _restored(name: str, home: Home, path: str | None) -> Segment:
         group = known.gid if known.mode != PRIVATE else None
         owner = os.stat(home.log).st_uid  # not root, where that was first
         made = segment.create(name, options, path=path, mode=known.mode, group=group, epoch=known.epoch, owner=owner, fill=fill)
-    _log.info("store %r is put together again from %s: events %d to %d", name, home.path, oldest, tail.last)
+    _log.info("store %r is restored from %s: events %d to %d", name, home.path, oldest, tail.last)
     return made
 
 
@@ -395,7 +395,7 @@ def _fill_table(table: NDArray[np.void], subscriptions: dict[str, Checkpoint]) -
 def catch_up(views: Views, files: LogFiles, tail: Tail) -> None:
     """Show in the ring what the log has beyond it. For the producer alone, before it puts.
 
-    A producer whose segment was removed went on appending until it noticed, while a reader had put the store together again.
+    A producer whose segment was removed went on appending until it noticed, while a reader had restored the store.
     """
     words = views.words
     if tail.last <= words[PUT]:

@@ -39,8 +39,8 @@ from shmstore.ring.writer import Writer, plain_slots, writer_of
 from shmstore.start_position import Start
 from shmstore.store import lookup
 from shmstore.store.backpressure import Backpressure
+from shmstore.store.cursor_repair import repair_cursors
 from shmstore.store.reader_place import ReplayFilter
-from shmstore.store.recovery import recover
 from shmstore.store.restore import attached, catch_up, made, resized
 from shmstore.store.stats import StreamStat, note_heartbeat, note_producer
 from shmstore.store.subscription import Subscription
@@ -146,7 +146,7 @@ class EventStore(StoreView):
         """
         store = cls(attached(name, path=path, state=state, restore=restore), state)
         if store._checksum and not store.segment.home:  # only file-backed stores come back from a crash of the whole host
-            recover(store.segment, store._lock)
+            repair_cursors(store.segment, store._lock)
         return store
 
     @staticmethod

@@ -15,7 +15,7 @@ import pytest
 import shmstore
 import shmstore.memory.locks
 import shmstore.ring.overflow
-import shmstore.store.recovery
+import shmstore.store.cursor_repair
 from shmstore import EventStore
 from shmstore.memory.layout import LOCK_PRODUCER, SubscriptionState, header_word
 from shmstore.memory.locks import Lock
@@ -423,14 +423,14 @@ def recovering(patch: pytest.MonkeyPatch) -> Callable[[Memory], Any]:
     def scenario(memory: Memory) -> Any:
         stage = Stage(memory, capacity=4, size=1)
         stage.put(b"0", b"?")
-        patch.setattr(shmstore.store.recovery, "_last_whole", lambda segment: min(segment.words[PUT], 0))
+        patch.setattr(shmstore.store.cursor_repair, "_last_whole", lambda segment: min(segment.words[PUT], 0))
         one, two = stage.attach(), stage.attach()
 
         def attach() -> int:
-            return shmstore.store.recovery.recover(one.segment, one._lock)
+            return shmstore.store.cursor_repair.repair_cursors(one.segment, one._lock)
 
         def claim() -> int:
-            shmstore.store.recovery.recover(two.segment, two._lock)
+            shmstore.store.cursor_repair.repair_cursors(two.segment, two._lock)
             return two.put(b"1")
 
         return {"attach": attach, "claim": claim}, lambda end: (
@@ -449,8 +449,8 @@ def test_a_torn_store_is_cut_off_once(outcomes, monkeypatch):
 
 
 @mutants(
-    ("roles", (shmstore.store.recovery, "recover", "if any(role.taken() for role in roles):", "if False:")),
-    ("no lock", (shmstore.store.recovery, "recover", "with lock:", "if True:")),
+    ("roles", (shmstore.store.cursor_repair, "repair_cursors", "if any(role.taken() for role in roles):", "if False:")),
+    ("no lock", (shmstore.store.cursor_repair, "repair_cursors", "with lock:", "if True:")),
 )
 def test_cutting_under_a_producer_is_caught(outcomes, monkeypatch, changes):
     """Whoever cuts without asking for roles, or without the lock, cuts off what was put since."""

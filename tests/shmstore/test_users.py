@@ -20,7 +20,7 @@ GROUP, OWNER, MEMBER = 54321, 54322, 54323
 
 BECOME = """
 import ctypes, os, sys
-import shmstore.store.integrity, shmstore.store.recovery
+import shmstore.store.integrity, shmstore.store.cursor_repair
 from shmstore import *
 name, user, group = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 os.setgroups([]); os.setgid(group); os.setuid(user)

@@ -73,7 +73,7 @@ def add(commands: Commands) -> None:
 
 
 def verify(options: argparse.Namespace) -> int:
-    """`shmstore log verify`. Reads the files alone: nothing is put together again, cut or changed."""
+    """`shmstore log verify`. Reads the files alone: nothing is restored, cut or changed."""
     from shmstore import StoreNotFound, StoreView
     from shmstore.home import identity, kinds
     from shmstore.home.home import Home

@@ -24,7 +24,7 @@ def add(commands: Commands) -> None:
         "print stores' figures as Prometheus text",
         "  shmstore metrics > /var/lib/node_exporter/shmstore.prom\n  shmstore metrics --listen 127.0.0.1:9105",
         "A store that is named and is not in memory, or cannot be read, is shmstore_up 0 among the others; /healthz is 503 then, and "
-        "the exit code without --listen 1 (2 where none can be read). It is not put together again from its home. With --listen rows and bytes "
+        "the exit code without --listen 1 (2 where none can be read). It is not restored from its home. With --listen rows and bytes "
         "are also counted by table, from then on: this process reads along, and the producer has no part in it.",
         store=False,
     )

@@ -328,7 +328,7 @@ def test_a_store_in_its_home() -> None:
     (found,) = Model().take(Reading(0.0, NOW, remembered=[at_home("a")])).remembered
     assert (found.oldest, found.newest, found.used, found.keep) == (2, 11, 0.25, 86_400)
     assert found.readers == (("audit", "away", 9, 2), ("old", "lost", 4, 7))
-    assert (found.health.state, "puts it together again" in found.health.fix) == ("idle", True)
+    assert (found.health.state, "restores it" in found.health.fix) == ("idle", True)
     (filed,) = Model().take(Reading(0.0, NOW, remembered=[at_home("a", path="/m/a")])).remembered
     assert (filed.health.state, filed.health.says) == ("idle", "its memory is the file /m/a")
 

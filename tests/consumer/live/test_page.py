@@ -196,7 +196,7 @@ def test_a_store_that_is_not_in_memory(chromium: Browser, store_name: str, state
         card = page.locator("#remembered article")
         expect(card.locator("h2")).to_have_text(store_name)
         expect(card.locator(".health")).to_have_class("health idle")
-        expect(card.locator(".health")).to_contain_text("the producer, or any reader that attaches, puts it together again")
+        expect(card.locator(".health")).to_contain_text("the producer, or any reader that attaches, restores it")
         expect(page.locator("#health")).to_have_class("health idle")
         expect(card.locator("[data-part=home]")).to_contain_text("2 events, 0 to 1")
         expect(card.locator("[data-part=log]")).to_contain_text("of 64.0 MiB")

@@ -162,7 +162,7 @@ def test_a_group_shares_a_store(name):
         store.subscriptions()
         code = f"""
 import ctypes, os
-import shmstore.store.integrity, shmstore.store.recovery
+import shmstore.store.integrity, shmstore.store.cursor_repair
 from shmstore import *
 os.setgroups([]); os.setgid({gid}); os.setuid({member})
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: /proc/self is its own again
@@ -187,7 +187,7 @@ assert all("next producer removes it" in found for found in store.check()), stor
             assert (status.st_mode & 0o777, status.st_gid) == (0o660, gid), entry
         refused = f"""
 import ctypes, os
-import shmstore.store.integrity, shmstore.store.recovery
+import shmstore.store.integrity, shmstore.store.cursor_repair
 from shmstore import *
 os.setgroups([]); os.setgid({stranger}); os.setuid({stranger})
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: /proc/self is its own again

@@ -140,7 +140,7 @@ def test_a_view_repairs_nothing(name, tmp_path, look):
 
 AS_LOOKER = """
 import ctypes, os, sys
-import shmstore.store.integrity, shmstore.store.recovery
+import shmstore.store.integrity, shmstore.store.cursor_repair
 import shmstore.consumer.tail, shmstore.consumer.monitoring.metrics, shmstore.consumer.formats.formatter, shmstore.cli.main, shmstore.cli.text_report, json
 from shmstore import *
 name, user, group = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

@@ -1,4 +1,4 @@
-"""After a crash of the whole host: cut a file-backed store off at its last whole event.
+"""Cursors are repaired after a crash of the whole host: cut a file-backed store off at its last whole event.
 
 Pages of a mapped file reach the disk in any order, so the put cursor may be ahead of the payloads, and an ack behind the
 floor or ahead of the put cursor. Every event of such a store has a checksum: the first that does not match ends what can be
@@ -19,7 +19,7 @@ from shmstore.ring.cursors import ACK_OF, ENTRIES, FLOOR, GET_OF, OVERSIZED, PUT
 from shmstore.store.batch import Batch
 
 
-def recover(segment: Segment, lock: AbstractContextManager[object]) -> int:
+def repair_cursors(segment: Segment, lock: AbstractContextManager[object]) -> int:
     """Cut a store off at its last whole event, under its table's `lock`; return how many events were dropped. Does nothing while a
     role is held."""
     words = segment.words

@@ -11,7 +11,7 @@ from shmstore import EventStore, ShmStoreError, StoreNotFound
 from shmstore.memory import layout
 from shmstore.memory.layout import FIXED_SIZE, PAGE, header_word
 from shmstore.ring.cursors import PUT
-from shmstore.store.recovery import recover
+from shmstore.store.cursor_repair import repair_cursors
 from tests.shmstore.samples import contents
 
 
@@ -159,7 +159,7 @@ def test_nothing_is_touched_while_somebody_lives(create, name, path):
     with EventStore.attach(name, path=path) as other:
         assert other.newest == 1
     reader.close()
-    assert recover(store.segment, store._lock) == 0  # the producer still lives
+    assert repair_cursors(store.segment, store._lock) == 0  # the producer still lives
     store.close()
     with EventStore.attach(name, path=path) as other:
         assert other.newest == 0
