@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shmstore.arguments import duration, size
 from shmstore.errors import did_you_mean
 from shmstore.event import Position
 from shmstore.patterns.table_patterns import FORMS
@@ -17,6 +16,7 @@ from shmstore.producer import gtid
 from shmstore.producer.errors import SettingsError
 from shmstore.producer.filters.table_filter import OPERATIONS, TableFilter
 from shmstore.start_position import parse_start
+from shmstore.units import duration, size
 
 # The options in groups, as help and documentation show them. Each stands in one.
 GROUPS = {

@@ -59,31 +59,3 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exit with 2 and one line that says where help is."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
-# ---------------------------------------------------------------- values
-
-_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_TIMES = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def size(text: str) -> int:
-    """Return the bytes that `text` says: ``10g``, ``512M``, ``4096``. Raises `ValueError`."""
-    return int(_quantity(text, _SIZES, "a size: give bytes, or a number with k, m, g or t (10g)"))
-
-
-def duration(text: str) -> float:
-    """Return the seconds that `text` says: ``24h``, ``90m``, ``7d``, ``30``. Raises `ValueError`."""
-    return _quantity(text, _TIMES, "a time: give seconds, or a number with s, m, h or d (24h)")
-
-
-def _quantity(text: str, units: dict[str, int], wanted: str) -> float:
-    text = text.strip().lower()
-    number, unit = (text[:-1], text[-1:]) if text[-1:] in units else (text, "")
-    try:
-        value = float(number)
-    except ValueError:
-        raise ValueError(f"{text!r} is not {wanted}") from None
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"{text!r} is not {wanted}")
-    return value * units[unit]

@@ -69,7 +69,7 @@ LAYERS = {
 # What producer and consumer may import from shmstore besides its public names: these names of these modules.
 PUBLIC = {
     "shmstore": "errors",
-    "shmstore.arguments": "LOG Parser SECTIONS duration size",
+    "shmstore.arguments": "LOG Parser SECTIONS",
     "shmstore.atomic_file": "replace",
     "shmstore.certificate": "load_certificate",
     "shmstore.clock": "as_calendar_ms boot_ms calendar_ms",
@@ -116,7 +116,7 @@ PUBLIC = {
     "shmstore.start_position": "FORMS Start parse_start",
     "shmstore.store.reader_place": "ReaderPlace",
     "shmstore.store.remembered": "Homes RememberedStore describe_home",
-    "shmstore.units": "TextLines moment printable quantity span",
+    "shmstore.units": "TextLines duration moment printable quantity size span",
 }
 
 # Third-party package -> the one file or folder that may import it. What is not here may not be imported.

@@ -26,7 +26,6 @@ from shmstore import (
     StoreNotFound,
     StreamStat,
 )
-from shmstore.arguments import duration, size
 from shmstore.home.acks import checkpoints_in
 from shmstore.producer.pipeline.behind import ReadersBehind
 from shmstore.producer.settings import Settings
@@ -34,7 +33,7 @@ from shmstore.producer.start.last_transaction import LastTransaction, last_trans
 from shmstore.producer.start.resume import Resume, StreamStart, resume_point
 from shmstore.producer.stop import Stop
 from shmstore.producer.transactions.buffer import Flush
-from shmstore.units import quantity
+from shmstore.units import duration, quantity, size
 
 TRY = 0.5  # seconds after which a waiting put looks up
 PATIENCE = 5.0  # seconds without free space before that is worth a line in the log ...

@@ -8,7 +8,6 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from shmstore.arguments import duration, size
 from shmstore.cli.command import Commands
 from shmstore.cli.log_lines import say
 from shmstore.cli.named_store import home_of, look
@@ -16,7 +15,7 @@ from shmstore.cli.options import add_state
 from shmstore.cli.values import mode, seconds, valued
 from shmstore.clock import calendar_ms
 from shmstore.errors import StoreError, StoreNotFound
-from shmstore.units import printable
+from shmstore.units import duration, printable, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable

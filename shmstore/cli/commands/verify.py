@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from shmstore.arguments import duration
 from shmstore.cli.command import Commands
 from shmstore.cli.log_lines import say
 from shmstore.cli.signals import ended, on_signal
 from shmstore.patterns.table_patterns import FORMS as TABLE_FORMS
 from shmstore.patterns.table_patterns import Patterns
-from shmstore.units import printable
+from shmstore.units import duration, printable
 
 if TYPE_CHECKING:
     from shmstore import Position
