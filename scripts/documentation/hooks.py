@@ -117,7 +117,7 @@ def metrics() -> str:
 
 def serve_metrics() -> str:
     """Every metric of `shmstore serve`, by Canal's protocol and by Arrow Flight."""
-    from shmstore.consumer.flight.metrics import CanalMetrics as FlightMetrics
+    from shmstore.consumer.flight.metrics import FlightMetrics
     from shmstore.consumer.serving.audit import Audit
     from shmstore.consumer.wire.server.metrics import CanalMetrics
 
