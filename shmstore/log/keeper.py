@@ -46,6 +46,7 @@ from shmstore.memory.semaphores import Condition
 from shmstore.ring import overflow
 from shmstore.ring.cursors import FLOOR, LOG_FIRST, LOGGED, PUT, SYNC_WANTED, SYNCED
 
+FLUSHING: Final = 10.0  # seconds that the end of a producer gives the log to write what was put
 PATIENCE: Final = 5.0  # seconds for another process to finish with the log
 SYNC_SECONDS: Final = 0.5  # that an event may be appended and not yet on disk, while nobody asks
 LOOK_SECONDS: Final = 0.1  # between two looks at what is to be done, while something is

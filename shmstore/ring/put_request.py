@@ -46,6 +46,9 @@ class Admitted(NamedTuple):
 
 def listed(events: object) -> tuple[list[Event], list[bytes]]:
     """Return what is put: events that are still to be encoded, or else payloads. Raises TypeError."""
+    if isinstance(events, list) and set(map(type, events)) == {bytes}:  # the usual ones, at once
+        codec.check_size(max(map(len, events)))
+        return [], events
     if isinstance(events, Event | Payload):
         events = [events]
     if not isinstance(events, list | tuple):

@@ -53,15 +53,12 @@ class Writer:
     __slots__ = (
         "_arena",
         "_arena_size",
-        "_counts",
         "_ends",
         "_floor",
         "_limit_end",
         "_limit_sequence",
         "_mask",
-        "_plain",
         "_rows",
-        "_sizes",
         "_slot_bytes",
         "_templates",
         "_views",
@@ -82,9 +79,7 @@ class Writer:
         self._arena_size = views.arena_size
         self._slot_bytes = views.slot_bytes
         self._mask = views.slot_count - 1
-        self._sizes = views.slots["size"]
         self._templates: dict[int, bytes] = {}  # slot records for put_one, by size
-        self._plain, self._counts = b"", np.arange(0)  # slot records for put_many, and 1, 2, 3 ...
         self.resync()
         self._limit_sequence = self._limit_end = -1
         # The last one confirmed; written by `refresh` alone. With a log each is: nothing is written over before the floor says so.
@@ -179,28 +174,6 @@ class Writer:
         self._slot_bytes[i : i + 40] = slot
         self._words[PUT] = put  # publish: everything above is whole
         self.put, self.end, self.rows = put, end, rows
-        return True
-
-    def put_many(self, payloads: list[bytes]) -> bool:
-        """Publish events of unknown kind with one row each, all or none. False as in `put_one`, and for views of wide items."""
-        n = len(payloads)
-        sizes = np.fromiter(map(len, payloads), np.int64, n)
-        if sizes.max() > MAX_PAYLOAD:
-            return False
-        blob = b"".join(payloads)
-        if not self.fits(n, len(blob)):
-            return False
-        if np.add.reduce(sizes) != len(blob):
-            return False
-        if np.count_nonzero(sizes) < n:
-            raise ValueError(NO_BYTES)
-        if n > len(self._counts):
-            self._plain, self._counts = plain_slots([b"."] * n).tobytes(), np.arange(1, n + 1)
-        i = (self.put + 1) & self._mask
-        self._slot_bytes[i * 40 : (i + n) * 40] = self._plain[: n * 40]
-        self._sizes[i : i + n] = sizes
-        np.add(self._counts[:n], self.rows, out=self._views.rows_array[i : i + n])
-        self._publish(i, blob, sizes, self.rows + n)
         return True
 
     def put_encoded(self, blob: bytes | memoryview, slots: NDArray[np.void], sizes: NDArray[np.int64]) -> bool:

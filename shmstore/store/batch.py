@@ -17,7 +17,8 @@ from shmstore.log.files import Content
 from shmstore.memory.layout import SlotFlag
 from shmstore.memory.ordering import COMPILED, hot
 from shmstore.memory.segment import Segment
-from shmstore.store.content import OVERSIZED, copied, own, read
+from shmstore.ring.cursors import LOG
+from shmstore.store.content import OVERSIZED, copied, own, payloads_in_ring, read
 
 
 class _Run:
@@ -111,6 +112,8 @@ class Batch(_Run):
             return self._found
 
     def _whole(self) -> memoryview:
+        if not self._segment.views.flags & LOG:
+            return payloads_in_ring(self._segment, self.first, self.last)
         content = self._content()
         self._ends = content.ends  # what the compiled look at the payloads goes by
         return content.raw

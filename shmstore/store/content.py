@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from shmstore.errors import PositionNotFound, StoreCorrupt, refused
 from shmstore.log.files import Content, LogFiles, log_of
-from shmstore.memory.layout import SLOT, SlotFlag, StoreFlag
+from shmstore.memory.layout import SLOT, SlotFlag
 from shmstore.memory.ordering import fence
 from shmstore.memory.segment import Segment
 from shmstore.ring import overflow
-from shmstore.ring.cursors import FLOOR, LOG_FIRST, LOGGED, Cursor, cursor_at, first_slot
+from shmstore.ring.cursors import FLOOR, LOG, LOG_FIRST, LOGGED, Cursor, cursor_at, first_slot
 
 RESOURCE_ERRNOS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)  # they say nothing about the event
 OVERSIZED: Final = int(SlotFlag.OVERSIZED)  # an IntFlag costs microseconds against a numpy value
@@ -31,7 +31,7 @@ def read(segment: Segment, first: int, last: int) -> Content:
     """Return events `first` to `last` of a store. Raises `PositionNotFound` where its log keeps them no longer, `StoreCorrupt`."""
     if last < first:
         return Content(first, last, memoryview(b""), np.empty(0, np.int64), np.empty(0, SLOT), 0)
-    if not segment.flags & StoreFlag.LOG:
+    if not segment.views.flags & LOG:  # an int: an IntFlag costs microseconds
         return in_ring(segment, first, last)
     parts = list(_parts(segment, first, last))
     return parts[0] if len(parts) == 1 else _joined(parts)
@@ -39,28 +39,33 @@ def read(segment: Segment, first: int, last: int) -> Content:
 
 def in_ring(segment: Segment, first: int, last: int) -> Content:
     """Return events that the ring has; their payloads and slots are views of it. Raises `StoreCorrupt`."""
-    views = segment.views
-    mask, i, n = views.slot_count - 1, first & (views.slot_count - 1), last - first + 1
-    slots = views.slots[i : i + n]
+    views, mask, n = segment.views, segment.views.slot_count - 1, last - first + 1
+    i, raw = first & mask, payloads_in_ring(segment, first, last)
+    ends = np.array([len(raw)], np.int64) if n == 1 else views.ends_array[i : i + n] - views.ends[(first - 1) & mask]
     rows = views.rows[last & mask] - views.rows[(first - 1) & mask]
-    if n == 1 and slots["flags"][0] & OVERSIZED:
-        raw = _oversized(segment, first, int(slots["size"][0]))
-        return Content(first, last, raw, np.array([len(raw)], np.int64), slots, rows, own=False)
+    return Content(first, last, raw, ends, views.slots[i : i + n], rows, own=False)
+
+
+def payloads_in_ring(segment: Segment, first: int, last: int) -> memoryview:
+    """Return the payloads of events that the ring has, a view of it. Raises `StoreCorrupt`."""
+    views, mask = segment.views, segment.views.slot_count - 1
+    if first == last and views.slots["flags"][first & mask] & OVERSIZED:
+        return _oversized(segment, first, int(views.slots["size"][first & mask]))
     start = views.ends[(first - 1) & mask]
     span = views.ends[last & mask] - start
-    if not 0 <= span <= views.arena_size or n > views.slot_count:
+    if not 0 <= span <= views.arena_size or last - first >= views.slot_count:
         raise StoreCorrupt(
             f"events {first} to {last} claim {span} bytes, the arena has {views.arena_size}: `shmstore check` tells more"
         )
     at = start % views.arena_size
-    return Content(first, last, views.arena[at : at + span], views.ends_array[i : i + n] - start, slots, rows, own=False)
+    return views.arena[at : at + span]
 
 
 def own(content: Content) -> Content:
     """Return a copy of what `in_ring` returned, in memory of its own."""
     oversized = content.first == content.last and content.slots["flags"][0] & OVERSIZED
     raw = content.raw if oversized else memoryview(bytes(content.raw))  # a segment of its own is never written over
-    return content._replace(raw=raw, slots=copied(content.slots), own=True)
+    return Content(content.first, content.last, raw, content.ends, copied(content.slots), content.rows)
 
 
 def copied(slots: NDArray[np.void]) -> NDArray[np.void]:
@@ -127,7 +132,7 @@ def slot_of(segment: Segment, sequence: int) -> np.void:
     """The slot of an event of a store: of the ring, or of the log. Raises `PositionNotFound` where it is kept no longer."""
     views = segment.views
     slot: np.void = views.slots[sequence & (views.slot_count - 1)].copy()
-    if not segment.flags & StoreFlag.LOG or sequence >= first_slot(views):
+    if not views.flags & LOG or sequence >= first_slot(views):
         return slot
     record: np.void = log_of(segment).record_at(sequence)["slot"]
     return record
@@ -135,7 +140,7 @@ def slot_of(segment: Segment, sequence: int) -> np.void:
 
 def cursor_of(segment: Segment, sequence: int) -> Cursor:
     """Return the cursor at `sequence` of a store, with a log or without."""
-    if not segment.flags & StoreFlag.LOG:
+    if not segment.views.flags & LOG:
         return cursor_at(segment.views, sequence)
     if sequence >= first_slot(segment.views):
         found = cursor_at(segment.views, sequence)

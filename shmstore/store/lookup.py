@@ -23,7 +23,7 @@ from shmstore.ring.cursors import FLOOR, PUT, first_slot, oldest_kept, slowest_a
 from shmstore.sources import place_text
 from shmstore.start_position import Start, parse_start
 from shmstore.store.batch import Batch
-from shmstore.store.content import copied, slot_of
+from shmstore.store.content import copied, in_ring, own, slot_of
 
 CLOCKS_MS: Final = 60_000  # that the server's clock may be ahead of this host's
 Found = TypeVar("Found")
@@ -54,7 +54,7 @@ def peek(segment: Segment, first: int, limit_events: int | None, limit_bytes: in
             f"sequence {first} was acked by all while it was read: see what store {segment.name!r} keeps, and read on there"
         )
         try:
-            batch = batch.copy()
+            batch = Batch._holding(segment, own(in_ring(segment, first, last)), -1)
         except StoreCorrupt:
             if slowest_ack(views) >= first:
                 raise gone from None  # an oversized event's segment goes with its ack

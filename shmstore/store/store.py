@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from shmstore.encoding import codec
 from shmstore.encoding.checksum import with_checks
-from shmstore.errors import ProducerInUse, StoreClosed, StoreError, StoreFull, StoreNotFound
+from shmstore.errors import ProducerInUse, StoreClosed, StoreError, StoreFull
 from shmstore.event import Position
 from shmstore.home import identity, kinds
 from shmstore.home.acks import NOWHERE, Checkpoint, CheckpointFile, acks_of
 from shmstore.home.append_lock import AppendLock
 from shmstore.home.home import Home
-from shmstore.log.keeper import Keeper
+from shmstore.log.keeper import FLUSHING, Keeper
 from shmstore.log.trim import Trimmed, trim
 from shmstore.memory import segment
 from shmstore.memory.create_options import DEFAULT_CAPACITY, DEFAULT_LOG_KEEP, DEFAULT_LOG_SIZE, DEFAULT_MEMORY_UNIT, checked
@@ -41,13 +41,13 @@ from shmstore.store import lookup
 from shmstore.store.backpressure import Backpressure
 from shmstore.store.cursor_repair import repair_cursors
 from shmstore.store.reader_place import ReplayFilter
+from shmstore.store.removal import remove
 from shmstore.store.restore import attached, catch_up, made, resized
 from shmstore.store.stats import StreamStat, note_heartbeat, note_producer
 from shmstore.store.subscription import Subscription
 from shmstore.store.subscription_table import SubscriptionTable
 from shmstore.store.view import StoreView
 
-FLUSHING: Final = 10.0  # seconds that close() gives the log to write what was put
 STATE: Final = header_word("state")
 LIVE: Final = int(StoreState.LIVE)
 
@@ -165,23 +165,7 @@ class EventStore(StoreView):
         A store of another layout version, or a damaged one, is not removed while a process uses it, because that would not notice:
         `LayoutMismatch`, unless `force`.
         """
-        if not log:
-            segment.unlink(name, path=path, force=force)
-            return
-        found = False
-        with suppress(StoreNotFound):
-            segment.unlink(name, path=path, force=force)
-            found = True
-        home = Home.of(name, state)
-        with ExitStack() as held:
-            if has_log := home.has_log:
-                held.enter_context(AppendLock.take(home, FLUSHING))  # a producer that has just learned that the store is gone
-            found = kinds.remove(home) or found
-            if has_log:
-                with suppress(StoreNotFound):  # put together again meanwhile; from here on nobody can
-                    segment.unlink(name, path=path, force=True)
-        if not found:
-            raise StoreNotFound(f"no store {name!r}, in memory or in {home.path}: `shmstore ls` lists the stores of this host")
+        remove(name, path=path, force=force, log=log, state=state)
 
     def undo_create(self) -> None:
         """Remove a store that is of no use, its memory and its log, as its producer. What its home has of an earlier store stays: readers' checkpoints.
@@ -297,29 +281,29 @@ class EventStore(StoreView):
         TypeError for an `Event` whose values do not fit its columns, `ProducerInUse`, `StoreClosed`. After an error, and after an
         interrupted wait, nothing was stored.
         """
-        writer = self._writer
-        if (sequence := writer.try_put(events)) is not None:
+        if (sequence := self._writer.try_put(events)) is not None:
             return sequence
+        if type(events) is not bytes or self._checksum or not self._put_one(events):
+            encoded, payloads = listed(events)
+            if encoded:
+                return self.put_encoded(*codec.encode_batch(encoded), timeout=timeout)
+            return self.put_encoded(b"".join(payloads), plain_slots(payloads), timeout=timeout)
+        return self._published() if self._words[ARMED] or not ASYMMETRIC else self._writer.put
+
+    def _put_one(self, payload: bytes) -> bool:
+        """Publish one payload where nothing is unusual about it; False where it must go the long way, nothing was written."""
+        writer = self._writer
         with self._putting:
             if self._words[STATE] != LIVE:
                 raise self._removed()
             try:
-                if type(events) is bytes:
-                    done = not self._checksum and writer.put_one(events)
-                else:
-                    done = type(events) is list and 0 < len(events) <= self._views.capacity and type(events[0]) is bytes
-                    done = done and not self._checksum and writer.put_many(events)  # type: ignore[arg-type]
-                if not done:
-                    encoded, payloads = listed(events)
-                    if encoded:
-                        return self.put_encoded(*codec.encode_batch(encoded), timeout=timeout)
-                    return self.put_encoded(b"".join(payloads), plain_slots(payloads), timeout=timeout)
+                done = writer.put_one(payload)
             except BaseException:
                 self._resync()
                 raise
-            if self._gave_up:
+            if done and self._gave_up:
                 self._withdraw()
-        return self._published() if self._words[ARMED] or not ASYMMETRIC else writer.put
+        return done
 
     def put_encoded(self, blob: bytes | memoryview, slots: NDArray[np.void], *, timeout: float | None = None) -> int:
         """Store events whose payloads lie back to back in `blob`; `slots` has dtype `layout.SLOT`, shape (n,).

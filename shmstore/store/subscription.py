@@ -422,6 +422,7 @@ class Subscription:
                 return
         reader = self._reader
         reader.get_to(max(reader.get, min(sequence, reader.get + reader.available())))
+        reader._seen = reader.get  # the next get looks at put again
 
     def _go_to(self, last: int) -> None:
         """Let ack and get stand at `last`, wherever they were, and write that down."""

@@ -23,7 +23,7 @@ from shmstore.memory.layout import BatchMode
 from shmstore.memory.segment import Segment
 from shmstore.ring.cursors import ACK_WANTED, FLOOR, LOGGED, PUT
 from shmstore.ring.reader import reader_of
-from shmstore.ring.writer import writer_of
+from shmstore.ring.writer import plain_slots, writer_of
 from shmstore.store.batch import Batch
 from shmstore.store.content import copy_of_ring
 
@@ -57,7 +57,12 @@ def put(segment: Segment, writer: Any, *payloads: bytes) -> None:
     words[LOGGED] = words[PUT]
     if not writer.fits(len(payloads), sum(map(len, payloads))):
         writer.refresh(len(payloads), sum(map(len, payloads)))
-    done = writer.put_many(list(payloads)) if len(payloads) > 1 else writer.put_one(payloads[0])
+    slots = plain_slots(list(payloads))
+    done = (
+        writer.put_encoded(b"".join(payloads), slots, slots["size"].astype(np.int64))
+        if len(payloads) > 1
+        else writer.put_one(payloads[0])
+    )
     assert done
     words[LOGGED] = words[PUT]
 
@@ -176,17 +181,23 @@ PRODUCER = """
 import sys, time
 from shmstore.memory import segment as segments
 from shmstore.ring.cursors import LOGGED, PUT
-from shmstore.ring.writer import writer_of
+from shmstore.ring.writer import plain_slots, writer_of
+
+
+def put(payloads):
+    slots = plain_slots(payloads)
+    return writer.put_encoded(b"".join(payloads), slots, slots["size"].astype("i8"))
+
 
 views = segments.attach(sys.argv[1], path=None).views
 writer, k, end = writer_of(views), 0, time.monotonic() + float(sys.argv[2])
 while time.monotonic() < end:
     for _ in range(50):
         payloads = [bytes([k % 251]) * (1 + (k + i) % 90) for i in range(1 + k % 7)]
-        if not writer.put_many(payloads):
+        if not put(payloads):
             views.words[LOGGED] = views.words[PUT]
             writer.refresh(len(payloads), sum(map(len, payloads)))
-            assert writer.put_many(payloads)
+            assert put(payloads)
         k += 1
 """
 
