@@ -28,7 +28,7 @@ def _parsed(part: str) -> tuple[str, Position]:
     name, equals, rest = part.partition("=")
     place, slash, gtids = rest.partition("/")
     file, colon, offset = place.rpartition(":")
-    if not (equals and slash and colon):
+    if not (equals and slash and colon and offset.isdecimal()):
         raise ValueError(f"{part!r} is not NAME=FILE:OFFSET/GTIDS, a source of a store and where it is")
     return unquote(name), Position(unquote(file), int(offset), gtids)
 

@@ -42,10 +42,7 @@ def parse_start(text: str, *, sequences: bool = True) -> Start:
         return int(text)
     kind, _, rest = text.partition(":")
     if kind == "gtid" and "=" in rest:
-        try:
-            return Position("", 0, sources=parse_sources(rest))
-        except ValueError as error:
-            raise ValueError(f"start is {text!r}, which is not understood: {error}") from None
+        return Position("", 0, sources=parse_sources(rest))
     if kind == "gtid" and rest:
         return Position("", 0, rest)
     written = rest if kind == "time" else text

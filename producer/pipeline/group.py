@@ -32,7 +32,7 @@ from shmstore.producer.pipeline.replicator import Replicator
 from shmstore.producer.pipeline.sink import BlockingPut
 from shmstore.producer.pipeline.statistics import Statistics, Summary, combined
 from shmstore.producer.settings import Settings
-from shmstore.producer.start.last_transaction import LastTransaction, last_transaction_of
+from shmstore.producer.start.last_transaction import LastTransaction, last_transaction
 from shmstore.producer.start.resume import Positions, Resume, StreamStart, by_source, lowest_by_source, resume_point
 from shmstore.producer.stop import Stop
 from shmstore.producer.transactions.buffer import Flush, resized
@@ -59,7 +59,8 @@ class Member:
     @property
     def last(self) -> LastTransaction | None:
         """The last transaction of the source that the store has."""
-        return self._group.last(self.source)
+        at = self._group.positions.get(self.source)
+        return None if at is None else last_transaction(self._group.store, self.source, at)
 
     @property
     def checkpoints(self) -> Mapping[str, Checkpoint]:
@@ -122,7 +123,7 @@ class Group:
     """The sources of `settings`, all of one store, as its one producer."""
 
     def __init__(self, settings: Sequence[Settings], store: EventStore, stop: Stop, *, log: logging.Logger | None = None) -> None:
-        self._settings, self._store = settings, store
+        self._settings, self.store = settings, store
         self._log = log or logging.getLogger("producer")
         self._attempts = Attempts(len(settings), stop, self._log)
         self._blocking = BlockingPut(store, self._log)
@@ -136,7 +137,7 @@ class Group:
         self._most_bytes = max(1, min(settings[0].transaction_bytes, store.limit_bytes // 2))
         self._most_events = max(1, min(settings[0].transaction_events, store.capacity // 2))
         store.claim()
-        self._positions, self._tail = self._read_store()
+        self.positions, self._tail = self._read_store()
         tail, self._putting = self._tail, False  # what was taken from the members is being put
         self._announced = bool(store.last_ack_point() or tail)  # whether the store says where the sources began
         self._joined = False  # a source is new: say so in the store
@@ -151,10 +152,10 @@ class Group:
         self._merge = SourceMerge([member.lane for member in self.members], settings[0].merge_wait, owner)
 
     def _read_store(self) -> tuple[Positions, HalfTransaction | None]:
-        resume = resume_point(self._store)
+        resume = resume_point(self.store)
         if resume is not None:
             return by_source(resume.position), resume.tail
-        found = checkpoints_in(self._store.home)
+        found = checkpoints_in(self.store.home)
         if found:
             self._log.info("start at the lowest checkpoint of %s", ", ".join(sorted(found)))
         return lowest_by_source({name: checkpoint.position for name, checkpoint in found.items()}), None
@@ -167,23 +168,20 @@ class Group:
     def resume(self, member: Member) -> Resume | None:
         """Return where a source goes on; None where it is new. What it brought is forgotten, but for what is being put now."""
         with self.changed:
-            member.lane.clear()
+            member.lane.pieces.clear()
+            member.lane.bytes = member.lane.events = 0
             while self._putting and not self._attempts.is_over():
                 self.changed.wait(0.5)
-            position, tail = self._positions.get(member.source), self._tail
+            position, tail = self.positions.get(member.source), self._tail
         if position is None or tail is None or tail.source != member.source:
             return None if position is None else Resume(position, None)
-        return Resume(position, tail._replace(replay=Replay(self._store.open_transaction(), tail.transaction)))
+        return Resume(position, tail._replace(replay=Replay(self.store.open_transaction(), tail.transaction)))
 
     def join(self, name: str, position: Position) -> None:
         """A source begins at `position`, if it is new. The caller holds `changed`."""
-        if name not in self._positions:
-            self._positions[name] = position
+        if name not in self.positions:
+            self.positions[name] = position
             self._joined = True
-
-    def last(self, name: str) -> LastTransaction | None:
-        """Return the last transaction of source `name` that the store has."""
-        return last_transaction_of(self._store, name, self._positions[name]) if name in self._positions else None
 
     def require_apart(self, name: str, gtids: bool, domain: str) -> None:
         """Raise `SettingsError` unless the GTIDs of source `name` cannot be another's."""
@@ -207,7 +205,7 @@ class Group:
         Raises what ended the group, or else the error of the first source that failed and does not run in the end.
         """
         results: dict[str, Summary] = {}
-        if self._positions and not self._announced:  # without those that are new: a reader's checkpoint does not know them either
+        if self.positions and not self._announced:  # without those that are new: a reader's checkpoint does not know them either
             self._put(*encode_batch(self._start_event()))
 
         def work(member: Member, settings: Settings) -> None:
@@ -216,7 +214,7 @@ class Group:
             log = self._log.getChild(member.source)
 
             def attempt() -> None:
-                replicator = Replicator(one, self._store, self._attempts.is_over, sink=member, log=log)
+                replicator = Replicator(one, self.store, self._attempts.is_over, sink=member, log=log)
                 self._replicators[member.source] = replicator
                 try:
                     results[member.source] = replicator.run()
@@ -230,7 +228,7 @@ class Group:
             member.end()
 
         threads = [
-            threading.Thread(target=work, args=pair, name=f"producer-{self._store.name}-{pair[0].source}")
+            threading.Thread(target=work, args=pair, name=f"producer-{self.store.name}-{pair[0].source}")
             for pair in zip(self.members, self._settings, strict=True)
         ]
         for thread in threads:
@@ -270,7 +268,7 @@ class Group:
     @property
     def _all_known(self) -> bool:
         """Whether each source has begun, of those that can be read."""
-        return all(member.source in self._positions or member.failing for member in self.members)
+        return all(member.source in self.positions or member.failing for member in self.members)
 
     # ------------------------------------------------------------ the order
 
@@ -281,7 +279,7 @@ class Group:
             return pieces  # first of all, where each source begins
         now, size, events = time.monotonic(), 0, 0
         by_lane = {id(member.lane): member for member in self.members}
-        added = 100 + sum(len(name) + len(at.file) + len(at.gtids) + 20 for name, at in self._positions.items())  # to each, about
+        added = 100 + sum(len(name) + len(at.file) + len(at.gtids) + 20 for name, at in self.positions.items())  # to each, about
         while (lane := self._merge.next(now)) is not None:
             head = lane.pieces[0]
             if pieces and (size + head.size + added > self._most_bytes or events + head.events > self._most_events):
@@ -300,9 +298,9 @@ class Group:
         now = calendar_ms()
         begin = Event(EntryType.BEGIN, EventType.NONE, Position("", 0), now, transaction="group")
         end = begin._replace(
-            entry=EntryType.END, position=Position("", 0, sources=tuple(sorted(self._positions.items()))), order=1
+            entry=EntryType.END, position=Position("", 0, sources=tuple(sorted(self.positions.items()))), order=1
         )
-        return [begin, end._replace(props={"sources": ",".join(sorted(self._positions))})]
+        return [begin, end._replace(props={"sources": ",".join(sorted(self.positions))})]
 
     def _with_all_positions(self, pieces: list[tuple[Member, Piece]]) -> tuple[bytes, np.ndarray[Any, np.dtype[np.void]]]:
         """Return the payloads and slots of `pieces`, with the position of every source in the last event of each."""
@@ -321,9 +319,9 @@ class Group:
         cut = header.cut
         if cut is None:
             self._require_own(name, header)
-        self._positions[name] = header.position if cut is None else cut.sources[0][1]
+        self.positions[name] = header.position if cut is None else cut.sources[0][1]
         order, row = (header.order, header.row) if cut is None else (cut.order, cut.row)
-        resume = [pack_sources(tuple(sorted(self._positions.items()))), order, row]
+        resume = [pack_sources(tuple(sorted(self.positions.items()))), order, row]
         header = header._replace(props={**header.props, "source": name}, resume=resume)
         self._tail = None if cut is None else HalfTransaction.of(header)
         return encode_stored(header, schema, body)
@@ -363,5 +361,5 @@ class Group:
             if all(not member.lane.pieces for member in self.members):
                 self._statistics.calm()  # then the sources know how far behind they are
             stream = combined((one.stream for one in self._replicators.values()), self._statistics.stat())
-            self._store.heartbeat(", ".join(names), stream=stream)
+            self.store.heartbeat(", ".join(names), stream=stream)
             self._behind.look()

@@ -76,11 +76,6 @@ class Lane:
         self.bytes += at
         self.events += first
 
-    def clear(self) -> None:
-        """Forget what was brought."""
-        self.pieces.clear()
-        self.bytes = self.events = 0
-
     def take(self) -> Piece:
         """Remove and return the oldest piece."""
         piece = self.pieces.popleft()

@@ -42,30 +42,20 @@ class LastTransaction(NamedTuple):
         return events
 
 
-def last_transaction(store: EventStore) -> LastTransaction | None:
-    """Return what a store of one source ends with; None where it has nothing of it, or that was acked and is gone."""
+def last_transaction(store: EventStore, source: str = "", until: Position | None = None) -> LastTransaction | None:
+    """Return what the store ends with, or of `source`, one of several, up to a place in its binlog; None where that was acked and is gone."""
     try:
-        for sequence in _ends(store, store.newest):
+        for sequence in _ends(store, store.newest, until):
             end = _event(store, sequence)
-            return None if end is None else _whole(store, sequence, end, end.position.gtids)
+            if end is not None and end.props.get("source", "") == source:
+                return _whole(store, sequence, end)
     except (PositionNotFound, StoreCorrupt):  # acked meanwhile, or events of other users of the ring
-        return None
+        pass
     return None
 
 
-def last_transaction_of(store: EventStore, source: str, position: Position) -> LastTransaction | None:
-    """Return the last transaction of `source`, one of several of `store`, that ends at `position` of its binlog or before."""
-    try:
-        for sequence in _ends(store, store.newest, position):
-            end = _event(store, sequence)
-            if end is not None and end.props.get("source") == source:
-                return _whole(store, sequence, end, end.position.gtids)
-    except (PositionNotFound, StoreCorrupt):
-        return None
-    return None
-
-
-def _whole(store: EventStore, sequence: int, end: Event, gtids: str) -> LastTransaction:
+def _whole(store: EventStore, sequence: int, end: Event) -> LastTransaction:
+    gtids = end.position.gtids
     if end.entry is EntryType.DDL:
         return LastTransaction(store, end, sequence, sequence, gtids)
     for slots, before in _back(store, sequence - 1):

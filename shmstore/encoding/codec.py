@@ -421,7 +421,7 @@ def split_stored(payload: bytes | memoryview) -> tuple[Header, bytes | None, Pac
 def _head(payload: bytes | memoryview) -> tuple[Header, bytes | None, int]:
     """Return the header, the schema's bytes, and where the body begins. Raises ValueError or TypeError where they are not what they should be."""
     if COMPILED:
-        found: tuple[Header, bytes | None, int] | None = compiled.head(payload, Header)
+        found: tuple[Header, bytes | None, int] | None = compiled.head(payload, Header, _unpack)
         if found is not None:
             return found
     for size in (_HEAD, len(payload)):

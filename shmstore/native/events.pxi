@@ -126,10 +126,11 @@ cdef int put_value(object value, type packed, Parts* parts, int depth) except -1
     return 0
 
 
-def head(payload, type header):
+def head(payload, type header, unpack):
     """Return (`header` of the event's fields, schema bytes or None, where the body begins); None where msgpack is to read it."""
     cdef Py_buffer view
     cdef const uint8_t* p
+    cdef const uint8_t* at
     cdef const uint8_t* end
     cdef size_t size
     cdef int i
@@ -144,9 +145,11 @@ def head(payload, type header):
         p += 3
         for i in range(HEADER_FIELDS):
             fields.append(field(&p, end, KINDS[i]))
-        fields.append(resume(&p, end))
-        if p >= end:
+        at = p
+        p = skip_resume(p, end)
+        if p == NULL or p >= end:
             return None
+        fields.append(None if at[0] == 0xC0 else unpack(PyBytes_FromStringAndSize(<const char*>at, p - at)))
         if p[0] == 0xC0:
             p += 1
         else:
@@ -189,21 +192,3 @@ cdef object field(const uint8_t** at, const uint8_t* end, char kind):
         name = field(at, end, b"t")
         props[name] = field(at, end, b"t")
     return props
-
-
-cdef object resume(const uint8_t** at, const uint8_t* end):
-    """Where each source goes on, or None, and `at` behind it."""
-    cdef const uint8_t* p = at[0]
-    cdef dict sources = {}
-    cdef int i
-    if skip_resume(p, end) == NULL:
-        raise _Unusual
-    at[0] = p + 1
-    if p[0] == 0xC0:
-        return None
-    at[0] = p + 2
-    for i in range(p[1] & 0x0F):
-        name = field(at, end, b"t")
-        at[0] += 1
-        sources[name] = [field(at, end, b"t"), field(at, end, b"n"), field(at, end, b"t")]
-    return [sources, field(at, end, b"n"), field(at, end, b"n")]

@@ -159,14 +159,7 @@ class ReplayFilter:
         self.position = position
         self.over = False  #: True once nothing more can come that was passed
         self.runs: dict[int, int] = {}  #: what was left out behind events that are not acked yet: sequence before -> last
-        self._place = ReaderPlace(position)
-
-    def __repr__(self) -> str:
-        return repr(self._place)
-
-    def first_after(self, segment: Segment) -> int:
-        """Return a sequence before which nothing in the store is new, as late as is known now. Raises `PositionNotFound`."""
-        return self._place.first_new(segment)
+        self.place = ReaderPlace(position)
 
     def split(self, batch: Batch) -> tuple[int, int]:
         """Return how many events at the start of `batch` were passed, and how many after them, in a row, were not."""
@@ -193,19 +186,19 @@ class ReplayFilter:
         if int(slot["type"]) == int(EventType.READ):
             return False  # a snapshot's: put where the stream has reached what every reader had acked
         transaction = ""
-        if self._place.gtids:
+        if self.place.gtids:
             header = _header(payload)
             transaction = header.transaction if header else ""
-            passed = self._place.has(transaction, self.position)
+            passed = self.place.has(transaction, self.position)
             if header is not None and passed is not None:
                 if int(slot["flags"]) & int(SlotFlag.ACK_POINT):
-                    self.over = covers(executed(header.position), self._place.gtids)
+                    self.over = covers(executed(header.position), self.place.gtids)
                 return passed
         place = int(slot["file"]), int(slot["offset"])
         if place == (0, 0):
             return False
         after = place > self.position.order[:2]
-        if after and (transaction or not self._place.gtids):
+        if after and (transaction or not self.place.gtids):
             self.over = True
         return not after
 

@@ -113,7 +113,7 @@ class SubscriptionTable:
 
     def _fill(self, entry: int, name: str, start: Beginning) -> None:
         words = self._words
-        first = start.first_after(self._segment) if isinstance(start, ReplayFilter) else first_wanted(self._segment, start)
+        first = start.place.first_new(self._segment) if isinstance(start, ReplayFilter) else first_wanted(self._segment, start)
         ack = first - 1
         self._segment.write_text("name", name, entry)
         words[subscription_word(entry, "generation")] += 1

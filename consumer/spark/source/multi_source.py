@@ -85,23 +85,27 @@ def offset_at(store: EventStore, sequence: int, after: Offset | None = None) -> 
     return Offset(store.name, store.epoch, sequence, file, offset, gtids, row, inside, mark.sources, ahead)
 
 
-def base_of(store: EventStore, offset: Offset) -> int | None:
-    """Return the last event of this store before which a query at `offset` has read everything; None while that is unknown.
+def located(store: EventStore, offset: Offset, *, end: bool = False) -> int | None:
+    """Return the last event of this store, another than the offset's, before which a query at `offset` has read everything; with `end` the first
+    up to which everything not after `offset` is there. None while its producer has not come to it.
 
     Raises `PositionNotFound` if events after `offset` are no longer in the store.
     """
+    position, latest = offset.position, store.latest_position
+    if position is None:
+        return store.oldest - 1
+    if not position.sources:
+        behind = latest is None or (position.file and latest.order < position.order)
+        return None if behind else store.find(position) - 1
     place = place_of(offset)
+    if end:
+        return place.reached(store.segment)
     if place.is_comparable(store.segment):
         return place.first_new(store.segment) - 1
     part = next(marks(store), None)  # of a transaction that is larger than the store
     if part is not None and not covers(place.gtids, _gtids(part.sources)):
         raise PositionNotFound(f"store {store.name!r} begins after {offset}")
     return None if part is None else store.oldest - 1
-
-
-def reach_of(store: EventStore, offset: Offset) -> int | None:
-    """Return the first event of this store up to which everything not after `offset` is there; None while it is not."""
-    return place_of(offset).reached(store.segment)
 
 
 @lru_cache(maxsize=64)
@@ -178,9 +182,8 @@ class Sources(NamedTuple):
     @classmethod
     def of(cls, store: EventStore, start: Offset | None, end: Offset | None, first: int, last: int) -> Sources:
         """Return them for the events `first` to `last` that are after `start` and not after `end`."""
-        here = store.epoch
-        after = start if start is not None and (start.epoch != here or start.ahead) else None
-        return cls(names_of(store, first, last), after, end if end is not None and end.epoch != here else None)
+        after = start if start is not None and (start.epoch != store.epoch or start.ahead) else None
+        return cls(names_of(store, first, last), after, end if end is not None and end.epoch != store.epoch else None)
 
     def pieces(self, chunk: RemoteEvents) -> Iterator[tuple[RemoteEvents, str | None]]:
         """Yield the events of `chunk` that are in the micro-batch, in runs; with the name of their source where GTIDs do not say it."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from shmstore.event import Position, Sources
 from shmstore.sources import pack_sources, sources_text, unpack_sources
 
-VERSION = 2
+VERSION = 1
 
 
 class Offset(NamedTuple):
@@ -71,12 +71,8 @@ class Offset(NamedTuple):
     def of(cls, value: dict[str, Any]) -> Offset:
         """Return the offset in `value`, a dict from a checkpoint. Raises ValueError where it is not one."""
         version = value.get("version")
-        if version != VERSION:
-            fix = (
-                "upgrade the reader"
-                if isinstance(version, int) and version > VERSION
-                else "start the query with a new checkpoint"
-            )
+        if version != VERSION or "=" in str(value.get("gtids")):  # several sources were text there, before 0.1.0
+            fix = "upgrade the reader" if version != VERSION else "start the query with a new checkpoint"
             raise ValueError(
                 f"the checkpoint has an offset of version {version!r}, and this shmstore reads version {VERSION}: {fix}"
             )

@@ -19,7 +19,7 @@ from shmstore.consumer.spark.decode.schema import schema_of
 from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.source.batch_planner import events_between
 from shmstore.consumer.spark.source.call_order import CallOrderReader
-from shmstore.consumer.spark.source.multi_source import Sources, base_of, is_group, reach_of
+from shmstore.consumer.spark.source.multi_source import Sources, is_group, located
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.consumer.spark.source.partition import (
     INLINE_BYTES,
@@ -133,12 +133,9 @@ def _cut(store: EventStore, first: int, last: int, parts: int) -> list[tuple[int
 
 def _located(store: EventStore, offset: Offset, *, end: bool = False) -> int:
     """The last event of a read that ends at `offset`, or before a read that begins there. Raises `PositionNotFound`."""
-    position = offset.position
-    if offset.epoch == store.epoch or position is None:
+    if offset.epoch == store.epoch or offset.position is None:
         return offset.seq
-    if not offset.of_group:
-        return store.find(position) - 1
-    found = reach_of(store, offset) if end else base_of(store, offset)
+    found = located(store, offset, end=end)
     if found is None:
         raise PositionNotFound(f"store {store.name!r} has not reached {offset} yet: read again when its producer has")
     return found

@@ -238,17 +238,9 @@ class SubscriptionOwner:
             )
         if here and (offset.seq + 1 >= store.oldest or (end and offset.of_group)):
             return offset.seq
-        if offset.of_group:  # also in the same epoch: an ack covers events that an earlier store had
+        if offset.of_group or not here:  # of several also in the same epoch: an ack covers events that an earlier store had
             with suppress(PositionNotFound):
-                return multi_source.reach_of(store, offset) if end else multi_source.base_of(store, offset)
-        elif not here:
-            if offset.position is None:
-                return store.oldest - 1
-            latest = store.latest_position
-            if latest is None or (offset.file and latest.order < offset.position.order):
-                return None
-            with suppress(PositionNotFound):
-                return store.find(offset.position) - 1
+                return multi_source.located(store, offset, end=end)
         if not self._options.fail_on_data_loss:
             return store.oldest - 1
         why = (
