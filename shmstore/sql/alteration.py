@@ -95,6 +95,7 @@ class Alteration:
     def _draft(self, table: Table, default: str) -> Draft:
         """The table with the character sets that the statement's options say, wherever in it they are."""
         charset = convert = ""
+        collated = False
         for part in self._parts:
             spec = Tokens(part)
             converts = spec.accept("CONVERT", "TO")
@@ -107,10 +108,15 @@ class Alteration:
                 continue
             if options.charset == "" and not options.collation and not default:
                 raise ValueError("the character set of its database is not known")
+            collated = collated or (not converts and options.charset is None)
             if converts:
                 convert = options.charset_or(default)
             else:
                 charset = options.charset_or(default if options.charset is not None else charset or table.charset)
+        if convert and collated and self._dialect.mariadb:
+            raise ValueError(
+                "CONVERT TO with a COLLATE of the table: it is not known which one new columns get"
+            )  # 10.11 and 11.8 differ
         return Draft(table, charset=charset, convert=convert, keeps_width=not self._dialect.mariadb)
 
     def _specification(self, draft: Draft, spec: Tokens) -> None:

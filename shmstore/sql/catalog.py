@@ -190,8 +190,11 @@ class _Statement:
         database = tokens.name() if named else self.database
         if tokens.accept("UPGRADE"):
             raise ValueError("a database gets another name")
-        before = catalog.charset_of(database)
-        return {(database, ""): self._database_options(self.session.server or catalog.charset, before or "")}
+        before = catalog.charset_of(database) or ""
+        default = self.session.server or catalog.charset
+        if self.dialect.mariadb and default != before:
+            default = ""  # DEFAULT is the server's from MariaDB 10.11 on; in 10.5 the database keeps what it has
+        return {(database, ""): self._database_options(default, before)}
 
     def _database_options(self, default: str, collated: str) -> str:
         """The character set that the options give: `default` for DEFAULT, `collated` where nothing is said."""
@@ -208,9 +211,10 @@ class _Statement:
         return self.session.server or self.catalog.charset if charset is None else charset
 
     def _alter_default(self, database: str) -> str:
-        """What DEFAULT means in an ALTER TABLE: to MySQL, the character set of the session's database."""
-        if self.dialect.mariadb:
-            return self._database_charset(database)
+        """What DEFAULT means in an ALTER TABLE: to MySQL, the character set of the session's database; empty where it is not known."""
+        if self.dialect.mariadb:  # of the table's database from 10.11 on; 10.5 does as MySQL
+            own = self._database_charset(database)
+            return own if own == self._database_charset(self.database) else ""
         return self.session.database or self._database_charset(self.database)
 
     # ------------------------------------------------------------ CREATE

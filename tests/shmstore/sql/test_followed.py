@@ -187,3 +187,25 @@ def test_columns_of_a_period_that_are_dropped_without_it() -> None:
     for parts in ("DROP re, DROP rs, DROP SYSTEM VERSIONING", "DROP SYSTEM VERSIONING, DROP COLUMN rs, DROP re"):
         found = table(create, f"ALTER TABLE t {parts}")
         assert ([column.name for column in found.columns], found.key, found.versioned) == (["a"], ("a",), False)
+
+
+def test_what_versions_of_mariadb_do_in_other_ways() -> None:
+    """DEFAULT of a database, and what new columns get where CONVERT TO meets a COLLATE: where versions differ, it is unknown."""
+    session = Session(server="koi8r")
+    found = followed(
+        ("ALTER DATABASE d CHARACTER SET DEFAULT", session), "CREATE TABLE t (a text)", "CREATE TABLE u (a text CHARSET gbk)"
+    )
+    assert isinstance(found.find("d", "t"), Unreadable)
+    assert isinstance(found.find("d", "u"), Table)
+    assert (
+        table(("ALTER DATABASE d CHARACTER SET DEFAULT", Session(server="latin1")), "CREATE TABLE t (a text)").charset == "latin1"
+    )
+    assert table(("ALTER DATABASE d CHARSET gbk", session), "CREATE TABLE t (a text)").charset == "gbk"
+    assert table(("ALTER DATABASE d COLLATE DEFAULT", session), "CREATE TABLE t (a text)").charset == "latin1"
+    catalog = followed("CREATE TABLE t (a text)", "CREATE DATABASE e CHARSET gbk")
+    catalog.take(catalog.read("ALTER TABLE t CONVERT TO CHARSET DEFAULT", "d"))
+    assert isinstance(catalog.find("d", "t"), Table)
+    catalog.take(catalog.read("ALTER TABLE d.t CONVERT TO CHARSET DEFAULT", "e"))
+    assert isinstance(catalog.find("d", "t"), Unreadable)
+    both = followed("CREATE TABLE t (b int)", "ALTER TABLE t ADD a text, CONVERT TO CHARSET ucs2, COLLATE = cp932_bin")
+    assert isinstance(both.find("d", "t"), Unreadable)
