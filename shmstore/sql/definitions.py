@@ -41,8 +41,10 @@ def add_column(draft: Draft, tokens: Tokens, dialect: Dialect, *, unless_exists:
 def _begins_key(tokens: Tokens) -> bool:
     """Whether a key or check comes next. PERIOD and VECTOR may also name a column: a type follows then."""
     word = tokens.peek()
-    if word in ("PERIOD", "VECTOR"):
-        return tokens.peek(1) in ("FOR", "IF", "INDEX", "KEY", "(", "")
+    if word == "PERIOD":
+        return tokens.peek(1) in ("FOR", "IF")
+    if word == "VECTOR":  # something quoted is the name of an index, or the schema of a type
+        return tokens.peek(1) in ("INDEX", "KEY", "(") or (not tokens.peek(1) and tokens.peek(2) != ".")
     return word in KEYS
 
 

@@ -209,3 +209,9 @@ def test_what_versions_of_mariadb_do_in_other_ways() -> None:
     assert isinstance(catalog.find("d", "t"), Unreadable)
     both = followed("CREATE TABLE t (b int)", "ALTER TABLE t ADD a text, CONVERT TO CHARSET ucs2, COLLATE = cp932_bin")
     assert isinstance(both.find("d", "t"), Unreadable)
+
+
+def test_a_column_of_a_quoted_schema_s_type() -> None:
+    """PERIOD and VECTOR may begin a key: not before the schema of a type."""
+    found = table("CREATE TABLE t (vector `mariadb_schema`.DATE, period `mariadb_schema`.DATE, VECTOR `i` (x))")
+    assert types(found) == [("vector", "date"), ("period", "date")]
