@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from shmstore import Batch, ShmStoreError, StoreView
 from shmstore.consumer.consumer import Consumer
-from shmstore.consumer.formats.formatter import Formatter
+from shmstore.consumer.formats.formatter import Formatter, dump
 from shmstore.consumer.table_choice import TableChoice
 from shmstore.event import Event
 from shmstore.start_position import Start
@@ -144,9 +144,7 @@ def _write(
     for batch in reader:
         for event in batch:
             wanted = chosen is None or chosen(event)
-            # Text that is no Unicode (a lone surrogate) becomes an escape, which JSON reads back.
-            made = formatter.lines(event, event.sequence, wanted=wanted)
-            lines = [line.encode("utf-8", "backslashreplace") + b"\n" for line in made]
+            lines = [dump(each) + b"\n" for each in formatter.documents(event, event.sequence, wanted=wanted)]
             out.writelines(lines)
             if count is not None and lines:
                 count -= 1

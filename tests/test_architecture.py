@@ -135,6 +135,7 @@ OWNERS = {
     "psycopg": ("consumer/copies/",),
     "pyiceberg": ("consumer/copies/",),
     "google": ("consumer/wire/protocol/",),
+    "orjson": ("consumer/formats/formatter.py",),
     "confluent_kafka": ("consumer/queues/kafka.py",),
     "kazoo": ("consumer/wire/cluster/",),
     "textual": ("consumer/live/top.py",),

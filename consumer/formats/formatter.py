@@ -12,8 +12,10 @@ document with the statement in json and canal; debezium and maxwell have none fo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
+
+import orjson
 
 from shmstore.consumer.formats import canal, debezium, maxwell, own
 from shmstore.consumer.formats.context import Context
@@ -26,8 +28,15 @@ _SHAPES: Final = {
     "maxwell": maxwell.documents,
 }
 FORMATS: Final = tuple(_SHAPES)
-#: A document as text.
-dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def dump(document: Mapping[str, Any]) -> bytes:
+    """Return a document as JSON in UTF-8."""
+    try:
+        return orjson.dumps(document)
+    except TypeError:  # an integer of more than 64 bits, or text that is no Unicode: that becomes an escape, which JSON reads back
+        return _encode(document).encode("utf-8", "backslashreplace")
 
 
 class Formatter:
@@ -60,7 +69,8 @@ class Formatter:
 
         What is not `wanted` is only looked at: it may begin the transaction of what is, or end it.
         """
-        return map(dump, self.documents(event, sequence, wanted=wanted))
+        for document in self.documents(event, sequence, wanted=wanted):
+            yield dump(document).decode()
 
     def documents(self, event: Event, sequence: int | None = None, *, wanted: bool = True) -> Iterator[dict[str, Any]]:
         """As `lines`, before they are text."""

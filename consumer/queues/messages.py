@@ -114,16 +114,17 @@ class Messages:
         topic, headers = self._named(self._topic, table.database, table.table), self._headers(event)
         form, sequence = self._options.format, event.sequence
         # Debezium's documents split an update of the key themselves.
+        names = [table.columns[i].name for i in table.primary_key] if self._keyed else []
         parts = _split(event, one_row=form == "canal") if self._keyed and wanted and form != "debezium" else iter(((0, event),))
         for first, part in parts:
             for number, document in enumerate(self._formatter.documents(part, sequence, wanted=wanted), first):
-                if _is_metadata(document):
+                if self._options.transactions and _is_metadata(document):
                     yield self._metadata(document, event)
                     continue
                 row, deleted, values = self._looked_at(document, number, part)
-                key = self._key(table, values, document) if self._keyed else None
+                key = self._key(table, names, values) if names else None
                 partition = self._partition(topic, table, key)
-                yield Message(topic, key, _encoded(document), partition, sequence, row, headers)
+                yield Message(topic, key, dump(document), partition, sequence, row, headers)
                 if deleted and self._tombstones and key is not None:
                     yield Message(topic, key, None, partition, sequence, row, headers)
 
@@ -141,17 +142,16 @@ class Messages:
             return number, deleted, dict(zip(document["primary_key_columns"], document["primary_key"], strict=True))
         return number, deleted, _texts(event)
 
-    def _key(self, table: TableSchema, values: Mapping[str, Any], document: Mapping[str, Any]) -> bytes | None:
-        """The key as the format has it; None without a primary key, or where the image lacks a part of it."""
-        names = [table.columns[i].name for i in table.primary_key]
+    def _key(self, table: TableSchema, names: Sequence[str], values: Mapping[str, Any]) -> bytes | None:
+        """The key as the format has it; None where the image lacks a part of it."""
         key: dict[str, Any] = {name: values.get(name) for name in names}
-        if not names or None in key.values():
+        if None in key.values():
             return None
         if self._options.format == "maxwell":
             key = {"database": table.database, "table": table.table} | {f"pk.{name}": value for name, value in key.items()}
         elif self._options.schemas:
             key = {"schema": debezium.key_schema(self._options.store, table), "payload": key}
-        return _encoded(key)
+        return dump(key)
 
     def _partition(self, topic: str, table: TableSchema, key: bytes | None) -> int | None:
         order = self._options.order
@@ -198,7 +198,7 @@ class Messages:
         headers: Sequence[tuple[str, bytes]],
         row: int = 0,
     ) -> Message:
-        return Message(topic, None, _encoded(document), partition, event.sequence, row, headers)
+        return Message(topic, None, dump(document), partition, event.sequence, row, headers)
 
     # ---------------------------------------------------------------- what is no row
 
@@ -215,7 +215,7 @@ class Messages:
             if not self._ddl_topic:
                 continue
             database, _, table = (tables_of(event) or [event.database])[0].partition(".")
-            value = _encoded(document)
+            value = dump(document)
             if options.routing is not None:
                 topic = options.routing.topic_of(document["database"], document["table"])
                 at: Sequence[int] = (0 if options.routing.partition_hash else options.routing.partition,)
@@ -237,7 +237,7 @@ class Messages:
         if self._options.schemas:
             key = {"schema": debezium.TRANSACTION_KEY_SCHEMA, "payload": key}
         topic = self._named("{store}.transaction", "", "")
-        return Message(topic, _encoded(key), _encoded(document), 0, event.sequence, 0, self._headers(event))
+        return Message(topic, dump(key), dump(document), 0, event.sequence, 0, self._headers(event))
 
     def _name(self, template: str, database: str, table: str) -> str:
         store = self._options.store
@@ -269,11 +269,6 @@ def _texts(event: Event) -> dict[str, str]:
         if value is not None:
             found[table.columns[i].name] = shown[i].text(value)
     return found
-
-
-def _encoded(document: Mapping[str, Any]) -> bytes:
-    """Text that is no Unicode (a lone surrogate) becomes an escape, which JSON reads back."""
-    return dump(document).encode("utf-8", "backslashreplace")
 
 
 def _is_metadata(document: Mapping[str, Any]) -> bool:
