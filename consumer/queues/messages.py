@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from shmstore import Batch, Row
+from shmstore import Row
 from shmstore.consumer.formats import debezium
 from shmstore.consumer.formats.canal_values import Values, renderings
 from shmstore.consumer.formats.formatter import Formatter, dump
@@ -91,10 +91,6 @@ class Messages:
             self._ddl_topic = self._topic if options.format == "canal" else "{store}"
         self._named = lru_cache(maxsize=4096)(self._name)
         self._tables_partition = lru_cache(maxsize=4096)(self._hash_of_table)
-
-    def of(self, batch: Batch) -> list[Message]:
-        """Return the messages of a batch."""
-        return [message for event in batch for message in self.of_event(event)]
 
     def of_event(self, event: Event) -> Iterator[Message]:
         """Yield the messages of the next event."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple, Protocol
 
 from shmstore import ShmStoreError
@@ -46,30 +46,31 @@ class Message(NamedTuple):
 class Mark:
     """What is in a queue: all up to event `sequence` of the store whose epoch is `epoch`, which ends at `position` in the binlog.
 
-    `position` is FILE:OFFSET, and `gtids` the executed GTID set of the last transaction that ended, or where each of several sources was then, as
-    text that ``gtid:`` takes (`shmstore.start_position`); each is empty where there is none.
+    `position` is FILE:OFFSET, `gtids` the executed GTID set of the last transaction that ended, or where each of several sources was then, as
+    text that ``gtid:`` takes (`shmstore.start_position`), and `transaction` that of which a part is in the queue. Each is empty where there is none.
     """
 
     epoch: int
     sequence: int
     position: str = ""
     gtids: str = ""
+    transaction: str = ""
 
     def to_json(self) -> bytes:
         """Return it as a JSON object in UTF-8."""
-        members = {"epoch": self.epoch, "sequence": self.sequence, "position": self.position, "gtids": self.gtids}
-        return json.dumps(members, separators=(",", ":")).encode()
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod
     def of_json(cls, text: bytes) -> Mark:
         """Read what `to_json` wrote. Raises ValueError for anything else: others may be able to write into a queue."""
         try:
-            members = json.loads(text)
-            mark = cls(members["epoch"], members["sequence"], members["position"], members["gtids"])
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            mark = cls(**json.loads(text))
+        except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{text[:80]!r} is not a mark of shmstore") from error
-        numbers = all(type(number) is int for number in (mark.epoch, mark.sequence))
-        if not numbers or mark.sequence < -1 or not all(isinstance(each, str) for each in (mark.position, mark.gtids)):
+        texts = (mark.position, mark.gtids, mark.transaction)
+        if type(mark.epoch) is not int or type(mark.sequence) is not int or mark.sequence < -1:
+            raise ValueError(f"{text[:80]!r} is not a mark of shmstore")
+        if not all(isinstance(each, str) for each in texts):
             raise ValueError(f"{text[:80]!r} is not a mark of shmstore")
         return mark
 

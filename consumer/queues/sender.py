@@ -16,19 +16,22 @@ import os
 import random
 import re
 import threading
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from shmstore import Batch, PositionNotFound
+from shmstore import Batch, EventStore, Position, PositionNotFound
 from shmstore.atomic_file import replace
 from shmstore.consumer.consumer import Consumer
 from shmstore.consumer.monitoring.metrics import Families
 from shmstore.consumer.queues.messages import MessageOptions, Messages
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, Queue, QueueUnreachable
-from shmstore.sources import sources_text
+from shmstore.event import Event, EventType
+from shmstore.sources import place_text, sources_text
 from shmstore.start_position import parse_start
+from shmstore.store.reader_place import ReaderPlace
 
 OVERSIZED: Final = ("stop", "skip", "truncate", "claim-check")
 FIRST_PAUSE: Final = 0.2  # seconds before the queue is opened again; twice as long each time
@@ -94,8 +97,8 @@ class Sender:
         self._messages = Messages(options, queue.partitions)
         self._oversized, self._folder = oversized, Path(folder)
         self._stopped = threading.Event()
-        self._gtids = ""
-        self._began = False
+        self._gtids = self._inside = ""  # executed, and the transaction of which the queue has a part
+        self._place: ReaderPlace | None = None  # of what is in the queue from another store
 
     @property
     def stopped(self) -> bool:
@@ -130,7 +133,7 @@ class Sender:
 
     def _go_to(self, mark: Mark | None) -> None:
         """Continue reading behind what is in the queue."""
-        consumer = self._consumer
+        consumer, self._place = self._consumer, None
         if mark is None:
             consumer.rollback()
             return
@@ -138,32 +141,60 @@ class Sender:
         if consumer.resume(mark.epoch, mark.sequence):
             self.counters.sequence = mark.sequence
             return
-        place = mark.position or (f"gtid:{mark.gtids}" if mark.gtids else "")
-        if not place:
+        store, position = consumer.store, _position_of(mark)
+        if position is None:
             raise PositionNotFound(
-                f"the queue has events up to {mark.sequence} of another store than {consumer.store.name!r}, and no position of them: "
+                f"the queue has events up to {mark.sequence} of another store than {store.name!r}, and no position of them: "
                 "send with another subscription name, which begins at the oldest event"
             )
         try:
-            consumer.seek(parse_start(place))
+            if isinstance(store, EventStore):
+                self._place = ReaderPlace(position, inside=mark.transaction)
+                consumer.seek(self._place.first_new(store.segment))
+            else:
+                consumer.seek(position)
         except PositionNotFound as error:
             raise PositionNotFound(
-                f"the queue has all up to {place} of another store, and {consumer.store.name!r} does not continue there: {error}; "
+                f"the queue has all up to {place_text(position)} of another store, and {store.name!r} does not continue there: {error}; "
                 "with another subscription name sending begins at the oldest event"
             ) from error
-        _log.info("the queue has all up to %s of another store; sending continues there", place)
+        _log.info("the queue has all up to %s of another store; sending continues there", place_text(position))
+
+    def _is_in(self, event: Event) -> bool:
+        """Whether an event came into the queue from another store of the same source."""
+        place, store = self._place, self._consumer.store
+        if place is None or not isinstance(store, EventStore):
+            return False
+        if event.ends_transaction and (end := place.reached(store.segment)) is not None and event.sequence > end:
+            self._place = None  # all that comes is new
+            return False
+        if event.type is EventType.READ:
+            return False
+        found = place.has(event.transaction, event.position)
+        return event.position.order <= place.position.order if found is None else found
+
+    def _messages_of(self, batch: Batch) -> list[Message]:
+        """The messages of a batch, without what is in the queue already."""
+        found: list[Message] = []
+        for event in batch:
+            made = self._messages.of_event(event)
+            if self._place is not None and self._is_in(event):
+                deque(made, maxlen=0)  # they number the transaction's documents
+            else:
+                found += made
+            self._inside = "" if event.ends_transaction else event.transaction
+        return found
 
     def _send(self, batch: Batch) -> None:
         """Send a batch, until it is in."""
-        messages = self._messages.of(batch)
+        messages = self._messages_of(batch)
         ended = None if batch.ack_point is None else batch.position_of(batch.ack_point)
         if ended is not None:
             self._gtids = sources_text(ended.sources) if ended.sources else ended.gtids or self._gtids
         self._consumer.sync(batch)
         last = batch.position
-        # With several sources a file is not a place: each has files of its own.
-        place = f"{last.file}:{last.offset}" if last is not None and last.file and "=" not in self._gtids else ""
-        mark = Mark(self._consumer.store.epoch, batch.last, place, self._gtids)
+        place = f"{last.file}:{last.offset}" if last is not None and last.file else ""
+        mark = Mark(self._consumer.store.epoch, batch.last, place, self._gtids, self._inside)
         while True:
             try:
                 self._queue.send(messages, mark)
@@ -210,6 +241,15 @@ class Sender:
         return message._replace(
             value=json.dumps(check).encode(), headers=[*message.headers, ("shmstore.claim_check", str(file.resolve()).encode())]
         )
+
+
+def _position_of(mark: Mark) -> Position | None:
+    """The place that a mark names."""
+    place = parse_start(mark.position) if mark.position else None
+    executed = parse_start(f"gtid:{mark.gtids}") if mark.gtids else None
+    if isinstance(place, Position):
+        return place._replace(gtids=executed.gtids, sources=executed.sources) if isinstance(executed, Position) else place
+    return executed if isinstance(executed, Position) else None
 
 
 def _truncated(message: Message) -> Message | None:

@@ -166,16 +166,65 @@ def test_another_instance(log_store: EventStore) -> None:
     assert len(broker.of(f"{log_store.name}.shop.orders")) == 1
 
 
-def test_a_mark_of_another_store(log_store: EventStore) -> None:
-    """The position decides where the store is another one; where that is not to be found, sending ends with what to do."""
-    broker = Broker(mark=Mark(log_store.epoch + 1, 500, "binlog.000001:2000", "0-1-1"))
-    for number in range(4):
-        log_store.put(transaction(number, inserts(number)))
-    sent(log_store, broker)
-    assert [json.loads(each.value or b"")["pk"]["id"] for each in broker.of(f"{log_store.name}.shop.orders")] in ([2, 3], [3, 2])
-    broker.mark = Mark(log_store.epoch + 1, 500)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.integers(1, 9), st.integers(0, 6), st.data())
+def test_a_store_that_was_created_again(
+    make_log_store: Callable[[], EventStore], sizes: list[int], limit: int, batches: int, data: st.DataObject
+) -> None:
+    """Sending ends anywhere, within a transaction too, and the store is another one, from an earlier place on: each row is there once."""
+    store, broker, expected, made = make_log_store(), Broker(), [], []
+    for number, size in enumerate(sizes):
+        ids = [number * 10 + i for i in range(size)]
+        expected += ids
+        made.append(_in_parts(number, ids))
+        store.put(made[-1])
+    epoch = store.epoch
+    with Consumer(store.name, "queue", timeout=0, limit_events=limit) as reader:
+        sender = Sender(reader, _Counting(broker, batches), MessageOptions("s", order="transaction"))
+        with suppress(_Killed):
+            sender.run()
+    mark = broker.mark
+    assert mark is None or mark.epoch == epoch
+    store = make_log_store()
+    done = mark.sequence if mark else -1
+    ends = [sum(map(len, made[:n])) - 1 for n in range(len(made) + 1)]
+    whole = max(n for n, end in enumerate(ends) if end <= done)  # transactions that are in the queue
+    for transaction_ in made[data.draw(st.integers(0, min(whole, len(made) - 1)), label="the new store begins with") :]:
+        store.put(transaction_)
+    with Consumer(store.name, "queue", timeout=0, limit_events=limit) as reader:
+        Sender(reader, MemoryQueue(broker), MessageOptions("s", order="transaction")).run()
+    assert [json.loads(message.value or b"")["pk"]["id"] for message in broker.of("s.shop.orders")] == expected
+
+
+def _in_parts(number: int, ids: list[int]) -> list[Event]:
+    """A transaction with an event for each row."""
+    begin, rows, end = transaction(number, inserts(*ids))
+    at = [
+        rows._replace(position=Position(rows.position.file, rows.position.offset + i), order=1 + i, rows=rows.rows[i : i + 1])
+        for i in range(len(ids))
+    ]
+    return [begin, *at, end]
+
+
+class _Counting(MemoryQueue):
+    """Ends the sender after some batches."""
+
+    def __init__(self, broker: Broker, batches: int) -> None:
+        super().__init__(broker)
+        self._left = batches
+
+    def send(self, messages: Sequence[Message], mark: Mark) -> None:
+        if not self._left:
+            raise _Killed
+        super().send(messages, mark)
+        self._left -= 1
+
+
+def test_a_mark_without_a_place(log_store: EventStore) -> None:
+    """Where the store is another one, and the mark has no position, sending ends with what to do."""
+    log_store.put(transaction(0, inserts(1)))
     with pytest.raises(PositionNotFound, match="another subscription"):
-        sent(log_store, broker)
+        sent(log_store, Broker(mark=Mark(log_store.epoch + 1, 500)))
 
 
 def test_a_stop_between_batches(log_store: EventStore) -> None:
