@@ -102,7 +102,7 @@ PUBLIC = {
     "shmstore.native": "pure_python",
     "shmstore.patterns.linear_regex": "Name PatternRefused compile_pattern",
     "shmstore.patterns.table_patterns": "FORMS Patterns",
-    "shmstore.sources": "pack_sources sources_text unpack_sources",
+    "shmstore.sources": "place_text pack_sources sources_text unpack_sources",
     "shmstore.sql.catalog": "Catalog Change TableName Unreadable",
     "shmstore.sql.charsets": "charset_of decoder lenient member_text python_codec statement_decoder",
     "shmstore.sql.classify": "Kind Statement classify",
