@@ -35,7 +35,9 @@ def dump(document: Mapping[str, Any]) -> bytes:
     """Return a document as JSON in UTF-8."""
     try:
         return orjson.dumps(document)
-    except TypeError:  # an integer of more than 64 bits, or text that is no Unicode: that becomes an escape, which JSON reads back
+    except (
+        TypeError
+    ):  # an integer of more than 64 bits, or text that is no Unicode: that becomes an escape, which JSON reads back
         return _encode(document).encode("utf-8", "backslashreplace")
 
 
