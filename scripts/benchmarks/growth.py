@@ -161,8 +161,6 @@ def read(port: int, point: Point) -> tuple[float, float, float, int]:
 
     Return the seconds of CPU of each but for the writing, and the bytes of the second.
     """
-    from shmstore.producer.transactions.seal import Seal
-
     from scripts.benchmarks import decode
     from shmstore import EventStore, Position
     from shmstore.producer.transactions.buffer import new_buffer
@@ -179,13 +177,11 @@ def read(port: int, point: Point) -> tuple[float, float, float, int]:
             buffer = new_buffer(events=settings.transaction_events, size=settings.transaction_bytes)
             decoder = EventDecoder(buffer, settings.table_filter())
             decoder.start(Position(file, offset), None)
-            seal = Seal(settings)
 
             def put() -> int:
                 done = 0
                 flush: Any
                 while (flush := buffer.take()) is not None:
-                    seal.close(flush)
                     store.put_encoded(flush.blob, flush.slots, timeout=10)
                     done += flush.rows
                     reader.ack(reader.get(timeout=0))

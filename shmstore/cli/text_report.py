@@ -10,7 +10,7 @@ from shmstore.event import Position
 from shmstore.memory.segment import has_users, where_is
 from shmstore.native import pure_python
 from shmstore.ring.cursors import Cursor
-from shmstore.sources import place_text
+from shmstore.sources import place_text, sources_text
 from shmstore.store.remembered import RememberedStore
 from shmstore.store.stats import LogStat, StoreStat, StreamStat, SubscriptionStat
 from shmstore.store.view import StoreView
@@ -172,7 +172,11 @@ def document(stat: StoreStat | RememberedStore) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, StoreStat | StreamStat | LogStat | SubscriptionStat | Cursor | Position):
+    if isinstance(value, Position):
+        found = value._asdict()
+        del found["sources"]
+        return found | ({"sources": sources_text(value.sources)} if value.sources else {})
+    if isinstance(value, StoreStat | StreamStat | LogStat | SubscriptionStat | Cursor):
         return {name: _plain(each) for name, each in value._asdict().items()}
     return [_plain(each) for each in value] if isinstance(value, tuple) else value
 

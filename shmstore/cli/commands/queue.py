@@ -48,7 +48,7 @@ def add(commands: Commands) -> None:
     add_state(sub)
     sub.add_argument("--kind", default="kafka", help="which queue; packages may bring others (default: kafka)")
     where = sub.add_argument_group("The queue")
-    where.add_argument("--brokers", required=True, metavar="HOST:PORT,...", help="where it is")
+    where.add_argument("--brokers", required=True, metavar="ADDRESSES", help="where it is: HOST:PORT,HOST:PORT")
     where.add_argument("--user", default="", help="user that logs in (default: nobody)")
     where.add_argument("--password-file", metavar="FILE", help=f"file with the password; or set {PASSWORD}")
     where.add_argument(

@@ -23,7 +23,7 @@ from shmstore.cli.values import address, mode, place, seconds, whole
 from shmstore.consumer.wire import CanalSettings
 from shmstore.errors import did_you_mean
 from shmstore.producer.settings import GROUPS
-from shmstore.producer.settings import CanalSettings as Producing
+from shmstore.producer.settings import Settings as Producing
 
 README = Path(__file__).resolve().parents[3] / "README.md"
 

@@ -400,31 +400,26 @@ def test_an_upgrade_goes_on_where_readers_of_the_old_version_were(name: str) -> 
         assert {each.name: each.ack.sequence for each in store.subscriptions()} == {"a": 39}
 
 
-def test_a_home_that_an_earlier_version_wrote_goes_on(name: str, state: Path) -> None:
-    """Its events, its epoch and each subscription's ack are there, and the log goes on behind them; so it is after another reboot.
+def test_a_home_that_an_earlier_version_wrote_is_refused_and_can_be_removed(name: str, state: Path) -> None:
+    """Its events have another format: the message says what to do, nothing of the home is changed until then, and that works.
 
-    The archive is a home of 300 events as the first version with a log left it: without a mark of what is synced, and without
-    definitions of tables.
+    The archive is a home of 300 events as the first version with a log left it.
     """
     with tarfile.open(Path(__file__).parent / "homes" / "format-1-without-mark.tar.xz") as archive:
         archive.extractall(state, filter="data")
     home = (state / "before").rename(state / name)
     identity = home / "log" / "store.json"
     identity.write_text(identity.read_text().replace('"before"', f'"{name}"'))
-    with EventStore.attach(name) as store:
-        assert (store.epoch, store.oldest, store.newest) == (1448647580384111815, 0, 299)
-        assert {each.name: each.ack.sequence for each in store.subscriptions()} == {"never": -1, "some": 119}
-        for k in range(300, 330):
-            store.put([ddl(k)], timeout=20)
-    reboot(name)
-    with EventStore.attach(name) as store:
-        for which, first in ("never", 0), ("some", 120):
-            with store.subscribe(which) as reader:
-                got = []
-                while batch := reader.get(timeout=0):
-                    got += batch.events
-                    reader.ack(batch)
-                assert got == [ddl(k) for k in range(first, 330)]
+    before = {file: file.read_bytes() for file in home.rglob("*") if file.is_file()}
+    with pytest.raises(LayoutMismatch, match=rf"format 1, this shmstore reads format 2.*shmstore rm {name} --log"):
+        EventStore.attach(name)
+    with pytest.raises(StoreExists):
+        EventStore.create(name)
+    kept = {file: file.read_bytes() for file in home.rglob("*") if file.is_file()}
+    assert {file: kept.get(file) for file in before} == before
+    EventStore.unlink(name, log=True)
+    assert not home.exists()
+    EventStore.create(name, capacity=16).close()
 
 
 def test_a_store_of_the_last_version_is_refused_and_can_be_removed(name: str) -> None:
