@@ -278,7 +278,7 @@ def test_an_event_that_encodes_to_too_much(monkeypatch):
     from tests.shmstore.samples import begin
 
     monkeypatch.setattr("shmstore.encoding.codec.MAX_PAYLOAD", 10)
-    with pytest.raises(BatchTooLarge, match=r"48 bytes.*it may have 10"):
+    with pytest.raises(BatchTooLarge, match=r"49 bytes.*it may have 10"):
         shmstore.encoding.codec.encode_batch([begin(0)])
 
 

@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
         "send a store's changes into a message queue (Kafka), each once",
         "  shmstore queue orders --brokers kafka:9092\n"
         "  shmstore queue orders --brokers kafka:9092 --format debezium --tables 'shop.*'\n"
-        "  shmstore queue orders --brokers kafka:9092 --format canal --topic example --partitions-num 3 --partition-hash '.*\\..*:$pk$'",
+        "  shmstore queue orders --brokers kafka:9092 --format canal --partitions-num 3 --partition-hash '.*\\..*:$pk$'",
         "Reads as a subscription, so that it delays no other reader, and the store keeps what is not sent. Each batch is one Kafka\n"
         "transaction with the mark of what it was: after a kill, a lost broker or a second start, sending continues behind the mark,\n"
         "and readers with isolation.level=read_committed see each change once. A second instance takes over from the first one.\n\n"
