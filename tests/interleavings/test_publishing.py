@@ -341,8 +341,8 @@ DONE = "        return self._published() if"
 
 
 @mutants(
-    ("never asked", (shmstore.EventStore, "put", ASKED, "")),
-    ("asked too late", (shmstore.EventStore, "put", ASKED, ""), (shmstore.EventStore, "put", DONE, LATE + DONE)),
+    ("never asked", (shmstore.EventStore, "_put_one", ASKED, "")),
+    ("asked too late", (shmstore.EventStore, "_put_one", ASKED, ""), (shmstore.EventStore, "put", DONE, LATE + DONE)),
 )
 def test_a_removal_that_goes_unheard_is_caught(outcomes, monkeypatch, changes):
     """A put that does not ask whether the store was removed, and one that asks when the event was stored, are seen."""

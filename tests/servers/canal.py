@@ -49,10 +49,7 @@ def canal_server(server: Server, file: str, offset: int, time_ms: int, *, zone: 
     `zone`: the JVM's time zone, in which it prints TIMESTAMPs. Raises `ServerUnavailable` where it cannot be had.
     """
     folder = _jars()
-    with server.connect() as connection, connection.cursor() as cursor:  # its driver takes no empty password
-        cursor.execute("SET SESSION sql_log_bin = 0")
-        cursor.execute("CREATE USER IF NOT EXISTS canal@'127.0.0.1' IDENTIFIED BY 'canal'")
-        cursor.execute("GRANT ALL ON *.* TO canal@'127.0.0.1'")
+    _allow(server)
     with tempfile.TemporaryDirectory(prefix="shmstore-canal-") as work:
         _compile(folder, _SOURCE, work)
         (Path(work) / "logback.xml").write_text(_QUIET)
@@ -96,6 +93,32 @@ def flat_messages(entries: list[bytes]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@contextmanager
+def to_kafka(server: Server, file: str, offset: int, brokers: str, topic: str) -> Iterator[subprocess.Popen[str]]:
+    """Canal's server in its MQ mode, from a place of `server`'s binlog into a topic; it prints ``rows N`` as it goes."""
+    folder, kafka = _jars(), jars(f"canal-kafka-{VERSION}", f"com.alibaba.otter:connector.kafka:{VERSION}")
+    program = _SOURCE.parents[2] / "scripts" / "benchmarks" / "peers" / "CanalToKafka.java"
+    _allow(server)
+    with tempfile.TemporaryDirectory(prefix="shmstore-canal-") as work:
+        path = f"{work}:{folder}/*:{kafka}/*"
+        subprocess.run(["javac", "-nowarn", "-cp", path, "-d", work, _SOURCE, program], check=True, capture_output=True)
+        (Path(work) / "logback.xml").write_text(_QUIET)
+        words = [str(server.port), str(free_port()), file, str(offset), "1000", brokers, topic]
+        with (Path(work) / "log").open("w") as log:
+            process = subprocess.Popen(
+                ["java", "-Xmx1g", "-cp", path, "CanalToKafka", *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+
 def sent_to_kafka(entries: list[bytes], configurations: list[tuple[str, ...]]) -> list[list[tuple[str, int, bytes]]]:
     """What Canal's own Kafka producer sends of entries, under each configuration of ``CanalQueue.java``: (topic, partition, value)."""
     folder = _jars()
@@ -118,6 +141,14 @@ def sent_to_kafka(entries: list[bytes], configurations: list[tuple[str, ...]]) -
         number, topic, partition, value = line.split("\t")
         found[int(number)].append((topic, int(partition), base64.b64decode(value)))
     return found
+
+
+def _allow(server: Server) -> None:
+    """Make Canal's user: its driver takes no empty password."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION sql_log_bin = 0")
+        cursor.execute("CREATE USER IF NOT EXISTS canal@'127.0.0.1' IDENTIFIED BY 'canal'")
+        cursor.execute("GRANT ALL ON *.* TO canal@'127.0.0.1'")
 
 
 def _jars() -> Path:

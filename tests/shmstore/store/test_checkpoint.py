@@ -240,11 +240,12 @@ def test_the_file_is_text_for_people(tmp_path):
     file = CheckpointFile(tmp_path, "s", "a")
     file.save(Checkpoint(Position("b.000001", 4, "u:1"), 5, 6))
     assert json.loads(file.path.read_text()) == {
-        "format": 1,
+        "format": 2,
         "file": "b.000001",
         "offset": 4,
         "gtids": "u:1",
         "row": 0,
+        "sources": {},
         "epoch": 5,
         "sequence": 6,
     }

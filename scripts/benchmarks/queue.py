@@ -1,0 +1,190 @@
+"""`shmstore queue`: rows a second from a server's binlog into a Kafka topic, and seconds of CPU a row.
+
+All write into one broker on this host, whose CPU is not counted. The first quarter of a load is not counted either: a JVM compiles while it runs.
+
+    shmstore json, debezium, canal   `shmstore produce` and `shmstore queue --format ...`, exactly once, with headers but for canal
+    bare loop                        confluent-kafka with the same messages of json, made before: what the client and the broker bound
+    Canal                            Canal's own server with its own Kafka producer, flat messages, the settings that it ships with
+    Debezium                         Debezium's engine with a handler that only counts: without Kafka, so in its favor (MySQL)
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from scripts.benchmarks import decode, loads, measure
+from scripts.benchmarks.peers import debezium
+from shmstore import Consumer, EventStore, StoreNotFound
+from shmstore.consumer.queues.kafka import Kafka
+from shmstore.consumer.queues.messages import MessageOptions, Messages
+from shmstore.consumer.queues.queue import Mark, Message
+from tests.servers import canal
+from tests.servers.kafka import Broker, kafka
+from tests.servers.packages import ServerUnavailable
+from tests.servers.ports import free_port
+from tests.servers.server import Server, start_server
+
+FORMATS = ("json", "debezium", "canal")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_Rates = tuple[float, float]  # rows a second, seconds of CPU a row
+
+
+def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
+    """Measure every load on MySQL; return the measurements."""
+    taken: list[measure.Measurement] = []
+    cases = [case for case in loads.CASES if measure.wanted(case)]
+    if not cases:
+        return taken
+    with start_server("mysql") as server, kafka(options={"num.partitions": "1"}) as broker:
+        for case in cases:
+            load = loads.write(server, case, 0.2 if quick else 1.0)
+            subjects: dict[str, Callable[[], _Rates]] = {
+                f"shmstore {form}": partial(_ours, server, broker, load, form) for form in FORMATS
+            }
+            subjects["Canal"] = partial(_canals, server, broker, load)
+            for subject, run in subjects.items():
+                try:
+                    pairs = [run() for _ in range(runs)]
+                except ServerUnavailable as error:
+                    measure.say(f"queue: {subject} is left out: {error}")
+                    continue
+                _add(taken, case, subject, pairs)
+            _add(taken, case, "bare loop", [_bare(server, broker, load) for _ in range(runs)])
+            if not (why := debezium.missing()):
+                _add(taken, case, "Debezium", [(rate, 0.0) for rate, _ in decode.several(runs, debezium.read, server.port, load)])
+            else:
+                measure.say(f"queue: Debezium is left out: {why}")
+    return taken
+
+
+def _add(taken: list[measure.Measurement], case: str, subject: str, pairs: list[_Rates]) -> None:
+    taken.append(measure.of("queue", case, subject, "throughput", "rows/s", [rate for rate, _ in pairs]))
+    measure.say(f"queue {case} {subject}: {measure.number(taken[-1].median)} rows/s")
+    if any(cpu for _, cpu in pairs):
+        taken.append(measure.of("queue", case, subject, "cpu", "us/row", [cpu * 1e6 for _, cpu in pairs]))
+
+
+@contextmanager
+def _filling(server: Server, load: loads.Load, state: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A producer that reads a load into a store: (the store's name, its process)."""
+    name = f"bench-queue-{os.getpid()}-{time.monotonic_ns()}"
+    words = ["--host", "127.0.0.1", "--port", str(server.port), "--user", "root", "--store", name, "--state", state]
+    words += ["--start", f"{load.file}:{load.offset}", "--include", "bench.*"]
+    process = subprocess.Popen([sys.executable, "-m", "shmstore", "produce", *words], stderr=subprocess.DEVNULL)
+    try:
+        yield name, process
+    finally:
+        process.kill()
+        process.wait()
+        with suppress(StoreNotFound):
+            EventStore.unlink(name, log=True, state=state)
+
+
+def _ours(server: Server, broker: Broker, load: loads.Load, form: str) -> _Rates:
+    with tempfile.TemporaryDirectory() as state, _filling(server, load, state) as (name, producer):
+        _wait_for(lambda: _attached(name, state))
+        port = free_port()
+        words = ["--brokers", broker.address, "--state", state, "--format", form, "--metrics-port", str(port)]
+        words += [] if form != "canal" else ["--no-headers"]
+        queue = subprocess.Popen([sys.executable, "-m", "shmstore", "queue", name, *words], stderr=subprocess.DEVNULL)
+        try:
+            with EventStore.attach(name, state=state) as store:
+
+                def sent() -> int:
+                    """Rows of the events that the queue has."""
+                    stat = next((each for each in store.stat().subscriptions if each.name == "queue"), None)
+                    return 0 if stat is None else stat.ack.rows
+
+                return _timed(sent, load.rows, [producer.pid, queue.pid])
+        finally:
+            queue.kill()
+            queue.wait()
+
+
+def _attached(name: str, state: str) -> bool:
+    try:
+        EventStore.attach(name, state=state).close()
+        return True
+    except StoreNotFound:
+        return False
+
+
+def _canals(server: Server, broker: Broker, load: loads.Load) -> _Rates:
+    topic = f"canal-{time.monotonic_ns()}"
+    with canal.to_kafka(server, load.file, load.offset, broker.address, topic) as process:
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
+        seen = 0
+
+        def sent() -> int:
+            nonlocal seen
+            for line in (process.stdout.read() or "").splitlines():  # type: ignore[union-attr]
+                with suppress(ValueError):
+                    seen = int(line.removeprefix("rows "))
+            return seen
+
+        return _timed(sent, load.rows, [process.pid])
+
+
+def _bare(server: Server, broker: Broker, load: loads.Load) -> _Rates:
+    """The messages of json, made beforehand, in transactions as large."""
+    with tempfile.TemporaryDirectory() as state, _filling(server, load, state) as (name, _):
+        _wait_for(lambda: _attached(name, state))
+        made: list[list[Message]] = []
+        rows = 0
+        maker = Messages(MessageOptions(name), lambda topic: 1)
+        with Consumer(name, "bare", limit_events=5000, limit_bytes=64 << 20, state=state) as consumer:
+            for batch in consumer:
+                made.append([message for event in batch for message in maker.of_event(event)])
+                rows += batch.rows
+                if rows >= load.rows:
+                    break
+    queue = Kafka(broker.address, name)
+    queue.open()
+    for topic in {message.topic for some in made for message in some}:
+        queue.partitions(topic)
+    began, used = time.perf_counter(), time.process_time()
+    for number, some in enumerate(made):
+        queue.send(some, Mark(1, number))
+    took, used = time.perf_counter() - began, time.process_time() - used
+    queue.close()
+    return rows / took, used / rows
+
+
+def _timed(sent: Callable[[], int], rows: int, pids: list[int]) -> _Rates:
+    """(rows a second, seconds of CPU a row) behind the first quarter."""
+    first, began, cpu, seen = 0, 0.0, 0.0, 0
+    deadline = time.monotonic() + 600
+    while seen < rows:
+        seen = sent()
+        if not began and seen * 4 >= rows:
+            first, began, cpu = seen, time.perf_counter(), _cpu(pids)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{seen} of {rows} rows came")
+        time.sleep(0.005)
+    took, used = time.perf_counter() - began, _cpu(pids) - cpu
+    return (seen - first) / took, used / max(1, seen - first)
+
+
+def _cpu(pids: list[int]) -> float:
+    used = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        used += int(fields[11]) + int(fields[12])
+    return used / _TICKS
+
+
+def _wait_for(there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not there():
+        if time.monotonic() > deadline:
+            raise RuntimeError("the store did not come")
+        time.sleep(0.02)
