@@ -26,10 +26,10 @@ NewServer = Callable[..., ServerThread]
 
 SERVE = """
 import resource, sys
-from shmstore.consumer.wire import Settings, serve
+from shmstore.consumer.wire import CanalSettings, serve
 soft, hard, most = map(int, sys.argv[2:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-serve(Settings(port=0, state=sys.argv[1], max_connections=most, max_new_clients=64, ready=lambda at: print(at[1], flush=True)))
+serve(CanalSettings(port=0, state=sys.argv[1], max_connections=most, max_new_clients=64, ready=lambda at: print(at[1], flush=True)))
 """
 
 

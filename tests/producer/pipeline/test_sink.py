@@ -63,19 +63,19 @@ def test_what_each_sink_promises(of_one_source: Sink, store: EventStore) -> None
     then behind that, whatever becomes of the memory that it was put from."""
     one = of_one_source
     assert store.stat().producer_pid
-    assert one.resume is None
+    assert one.resume() is None
     assert not one.checkpoints
     one.claim(gtids=True, domain="")
     for offset in (100, 200):
         one.begin(StreamStart(Position("binlog.000001", offset), None))
-        assert one.resume == Resume(Position("binlog.000001", 100), None)
+        assert one.resume() == Resume(Position("binlog.000001", 100), None)
     there = Position("binlog.000001", 300, "0-1-5")
     blob, slots = encode_batch([Event(EntryType.DDL, EventType.QUERY, there, 1000, sql="x", transaction="0-1-5")])
     lent = bytearray(blob)
     assert one.put(Flush(memoryview(lent), slots, 0, 1, True), lambda: False, lambda: None)
     lent[:] = bytes(len(lent))
     one.heard(drained=True)
-    assert one.resume == Resume(there, None)
+    assert one.resume() == Resume(there, None)
 
 
 class Waiter:

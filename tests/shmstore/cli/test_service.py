@@ -21,7 +21,7 @@ import pytest
 from shmstore import EventStore
 from shmstore.cli import log_lines
 from shmstore.cli.command_line import commands
-from shmstore.cli.commands import metrics, producing, serve
+from shmstore.cli.commands import metrics, producing, queue, serve
 from shmstore.cli.service import PassProgress
 from tests.producer.running import remove, store_name
 from tests.servers.server import Server
@@ -159,15 +159,15 @@ def test_units_run_commands_that_there_are(unit: Path, tmp_path: Path) -> None:
     file = RawConfigParser(strict=False, delimiters=("=",))
     file.optionxform = str  # type: ignore[method-assign,assignment]
     file.read_string(unit.read_text())
-    (tmp_path / "shop.toml").write_text('[serve]\nstores = ["orders"]\nlisten = "127.0.0.1:0"\n')
+    (tmp_path / "shop.toml").write_text('[serve]\nstores = ["orders"]\nlisten = "127.0.0.1:0"\n[queue]\nstore = "orders"\nbrokers = "kafka:9092"\n')
     command = file["Service"]["ExecStart"].replace("/etc/shmstore", str(tmp_path))
     program, *words = shlex.split(command.replace("%i", "shop"))
     assert os.path.basename(program) == "shmstore"
     options = commands().parser.parse_args(words)
-    assert options.run in (producing.run, serve.serve, metrics.metrics)
+    assert options.run in (producing.run, queue.queue, serve.serve, metrics.metrics)
     assert file["Service"]["Type"] == "notify"
 
 
 def test_there_are_units() -> None:
     """Or the test before would say nothing."""
-    assert len(UNITS) == 3
+    assert len(UNITS) == 4

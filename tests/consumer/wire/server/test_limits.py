@@ -59,7 +59,7 @@ def test_server_restart(new_server: NewServer, store: EventStore) -> None:
     assert store.subscriptions()[0].ack.sequence == store.newest
 
 
-SERVE = "import sys; from shmstore.consumer.wire import *; serve(Settings(port=0, state=sys.argv[1], ready=lambda at: print(at[1], flush=True)))"
+SERVE = "import sys; from shmstore.consumer.wire import *; serve(CanalSettings(port=0, state=sys.argv[1], ready=lambda at: print(at[1], flush=True)))"
 
 
 def spawn(state: Path) -> tuple[subprocess.Popen[str], int]:
