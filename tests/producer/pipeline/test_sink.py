@@ -75,7 +75,8 @@ def test_what_each_sink_promises(of_one_source: Sink, store: EventStore) -> None
     assert one.put(Flush(memoryview(lent), slots, 0, 1, True), lambda: False, lambda: None)
     lent[:] = bytes(len(lent))
     one.heard(drained=True)
-    assert one.resume() == Resume(there, None)
+    in_store = isinstance(one, StoreSink)  # a member only brought it: the group puts it, and until then it comes again
+    assert one.resume() == Resume(there if in_store else Position("binlog.000001", 100), None)
 
 
 class Waiter:

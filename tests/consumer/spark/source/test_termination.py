@@ -11,7 +11,7 @@ from shmstore import EventStore
 
 TERMINATED = """
 import os, signal, sys, time
-from shmstore.consumer.spark.options import Options
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.source.event_server import EventServer
 from shmstore.consumer.spark.source.subscription_owner import SubscriptionOwner
 
@@ -21,7 +21,7 @@ def close(server, close=EventServer.close):
         time.sleep(0.01)
     close(server)
 EventServer.close = close
-owner = SubscriptionOwner(Options.parse({"store": sys.argv[1], "subscription": "copy", "tables": "*.*"}))
+owner = SubscriptionOwner(SourceOptions.parse({"store": sys.argv[1], "subscription": "copy", "tables": "*.*"}))
 owner.subscribe(None)
 owner.serve()
 if sys.argv[2] == "terminated":
