@@ -159,7 +159,9 @@ def test_units_run_commands_that_there_are(unit: Path, tmp_path: Path) -> None:
     file = RawConfigParser(strict=False, delimiters=("=",))
     file.optionxform = str  # type: ignore[method-assign,assignment]
     file.read_string(unit.read_text())
-    (tmp_path / "shop.toml").write_text('[serve]\nstores = ["orders"]\nlisten = "127.0.0.1:0"\n[queue]\nstore = "orders"\nbrokers = "kafka:9092"\n')
+    (tmp_path / "shop.toml").write_text(
+        '[serve]\nstores = ["orders"]\nlisten = "127.0.0.1:0"\n[queue]\nstore = "orders"\nbrokers = "kafka:9092"\n'
+    )
     command = file["Service"]["ExecStart"].replace("/etc/shmstore", str(tmp_path))
     program, *words = shlex.split(command.replace("%i", "shop"))
     assert os.path.basename(program) == "shmstore"
