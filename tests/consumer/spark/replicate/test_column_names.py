@@ -28,6 +28,11 @@ def spelled(table: TableSchema, *names: str, **types: str) -> TableSchema:
     return table._replace(columns=tuple([column._replace(type=types.get(column.name, column.type)) for column in columns]))
 
 
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged, but for py4j's own lines, which may be of a query of the same process that has ended."""
+    return [record.getMessage() for record in caplog.records if not record.name.startswith("py4j")]
+
+
 def on(case: str, events: list[Event]) -> list[Event]:
     """DDLs of a server with this lower_case_table_names."""
     return [event._replace(props={**event.props, "lower_case_table_names": case}) for event in events]
@@ -53,7 +58,7 @@ def test_another_spelling_is_followed(
     apply(copy, 0, binlog.insert((1, 10, 100), (2, 20, 200), table=TABLE))
     apply(copy, 1, binlog.ddl(sql), binlog.insert((3, 30, 300), table=after))
     assert not copy.aside
-    assert not caplog.records  # of a warning
+    assert not warnings_of(caplog)
     found = read(copy, format)
     assert found.column_names[:3] == ["id", "COLA", "Größe"]
     assert sorted(tuple(row.values())[:3] for row in found.to_pylist()) == [(1, 10, 100), (2, 20, 200), (3, 30, 300)]
@@ -127,7 +132,7 @@ def test_a_widening_alter_is_followed_by_a_process_that_saw_no_row(
     narrow = binlog.ddl("alter table orders modify Größe smallint")
     apply(copy, 2, binlog.insert((2, 2**40, 200, "b"), table=after))
     assert not copy.aside
-    assert not caplog.records
+    assert not warnings_of(caplog)
     assert [row["colA"] for row in read(copy, format).sort_by("id").to_pylist()] == [10, 2**40]
     copy = replication(tmp_path, format, history=history)
     apply(copy, 3, narrow)
