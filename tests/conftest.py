@@ -34,7 +34,6 @@ from tests.shmstore.commands import kill_started  # noqa: E402
 _numbers = itertools.count(1)
 
 SERVERS = os.environ.get("SHMSTORE_TEST_SERVERS", "mariadb,mysql").split(",")
-FOLDER = Path(__file__).parent
 SEED = os.environ.get("SHMSTORE_SEED", "")  # "random", a number, or nothing: by name
 settings.register_profile(
     "shmstore",
@@ -62,7 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What runs long in one file begins first, so that several processes end at about the same time."""
-    items.sort(key=lambda item: not item.path.match("consumer/spark/test_versions.py") and not item.path.parent.samefile(FOLDER))
+    long = {"test_versions.py", "test_iceberg.py", "test_kill_each_line.py", "test_kafka.py", "test_demo.py"}
+    items.sort(key=lambda item: item.path.name not in long)
 
 
 @pytest.fixture
