@@ -111,26 +111,19 @@ class CanalRouting:
             return self.topic
         return _topic(self, database, table)
 
-    def partitions_of(self, topic: str) -> int:
-        """Return how many partitions are counted on."""
-        for rule in self._counts():
-            if rule.matches(topic):
-                return int(rule.meaning)
-        return self.partitions_num
-
-    def hashed_by(self, database: str, table: str) -> str | None:
-        """Return what decides a row's partition: "" the table's name, ``$pk$``, ``column^column``; None: nothing does."""
-        name = f"{database}.{table}"
-        return next((rule.meaning for rule in self._hashes() if rule.matches(name)), None)
+    @property
+    def partition_of_statements(self) -> int:
+        """The partition of what has no rows to be hashed."""
+        return 0 if self.partition_hash else self.partition
 
     def partition_of(self, topic: str, database: str, table: str, row: Mapping[str, str | None], key: Iterable[str]) -> int:
         """Return the partition of a row, given its values as Canal's text and the names of its primary key."""
         if not self.partition_hash:
             return self.partition
-        columns = self.hashed_by(database, table)
-        partitions = self.partitions_of(topic)
+        columns = _hashed_by(self, database, table)
         if columns is None:
             return 0
+        partitions = _partitions_of(self, topic)
         if columns == "":
             return _reduced(java_hash(table), partitions)
         value = java_hash(database) if self.database_hash else 0
@@ -151,3 +144,16 @@ def _topic(routing: CanalRouting, database: str, table: str) -> str:
             if rule.matches(tried):
                 return (rule.meaning or tried.lower()).replace(".", "_")
     return routing.topic.replace(".", "_")
+
+
+@lru_cache(maxsize=4096)
+def _partitions_of(routing: CanalRouting, topic: str) -> int:
+    """How many partitions of a topic are counted on."""
+    return next((int(rule.meaning) for rule in routing._counts() if rule.matches(topic)), routing.partitions_num)
+
+
+@lru_cache(maxsize=4096)
+def _hashed_by(routing: CanalRouting, database: str, table: str) -> str | None:
+    """What decides a row's partition: "" the table's name, ``$pk$``, ``column^column``; None: nothing does."""
+    name = f"{database}.{table}"
+    return next((rule.meaning for rule in routing._hashes() if rule.matches(name)), None)

@@ -119,11 +119,6 @@ class Kafka:
         except (KafkaException, ValueError, TypeError) as error:
             raise ValueError(f"Kafka's settings: {_text(error)}") from error
 
-    @property
-    def exactly_once(self) -> bool:
-        """Whether each batch is a transaction."""
-        return self._exactly_once
-
     # ---------------------------------------------------------------- begin
 
     def open(self) -> Mark | None:

@@ -23,14 +23,14 @@ from typing import Any, Final
 from shmstore import Row
 from shmstore.consumer.formats import debezium
 from shmstore.consumer.formats.canal_values import Values, renderings
+from shmstore.consumer.formats.context import STATEMENTS
 from shmstore.consumer.formats.formatter import Formatter, dump
 from shmstore.consumer.formats.key_change import filled, key_changes
 from shmstore.consumer.queues.canal_routing import CanalRouting
 from shmstore.consumer.queues.queue import Message
 from shmstore.consumer.table_choice import TableChoice, tables_of
-from shmstore.event import ABSENT, EntryType, Event, EventType, TableSchema
+from shmstore.event import ABSENT, Event, EventType, TableSchema
 
-FORMATS: Final = ("json", "canal", "debezium", "maxwell")
 ORDERS: Final = ("key", "table", "transaction")
 NOT_IN_TOPICS: Final = re.compile(r"[^A-Za-z0-9._-]")  # Kafka's rule, and the narrowest
 _FIELDS: Final = ("store", "database", "table")
@@ -164,47 +164,34 @@ class Messages:
 
     def _of_canal(self, event: Event) -> Iterator[Message]:
         """One message for each rows event and partition."""
-        routing, headers = self._options.routing, self._headers(event)
+        headers = self._headers(event)
         for document in self._formatter.documents(event, event.sequence):
-            owner, name = document["database"], document["table"]
-            if routing is None:
-                topic = self._named(self._topic, owner, name)
-                yield self._canal_message(topic, 0, document, event, headers)
-                continue
-            topic = routing.topic_of(owner, name)
-            if not document["data"]:
-                yield self._canal_message(topic, 0 if routing.partition_hash else routing.partition, document, event, headers)
-                continue
-            parts: dict[int, list[int]] = {}
-            for number, row in enumerate(document["data"]):
-                parts.setdefault(routing.partition_of(topic, owner, name, row, document["pkNames"] or ()), []).append(number)
-            for partition, numbers in sorted(parts.items()):
-                some = document
-                if len(parts) > 1:
-                    picked = {of: [document[of][i] for i in numbers] for of in ("data", "old") if document[of]}
-                    some = document | picked
-                yield self._canal_message(topic, partition, some, event, headers, numbers[0])
+            topic, parts = self._canal_parts(document)
+            for partition, numbers in parts:
+                picked = (
+                    {of: [document[of][i] for i in numbers] for of in ("data", "old") if document[of]} if len(parts) > 1 else {}
+                )
+                yield Message(topic, None, dump(document | picked), partition, event.sequence, numbers[0], headers)
 
-    def _canal_message(
-        self,
-        topic: str,
-        partition: int,
-        document: Mapping[str, Any],
-        event: Event,
-        headers: Sequence[tuple[str, bytes]],
-        row: int = 0,
-    ) -> Message:
-        return Message(topic, None, dump(document), partition, event.sequence, row, headers)
+    def _canal_parts(self, document: Mapping[str, Any]) -> tuple[str, Sequence[tuple[int, Sequence[int]]]]:
+        """The topic of one of Canal's messages, and by partition the numbers of its rows that go there."""
+        routing, owner, name = self._options.routing, document["database"], document["table"]
+        if routing is None:
+            return self._named(self._topic, owner, name), ((0, (0,)),)
+        topic = routing.topic_of(owner, name)
+        if not document["data"]:
+            return topic, ((routing.partition_of_statements, (0,)),)
+        parts: dict[int, list[int]] = {}
+        for number, row in enumerate(document["data"]):
+            parts.setdefault(routing.partition_of(topic, owner, name, row, document["pkNames"] or ()), []).append(number)
+        return topic, sorted(parts.items())
 
     # ---------------------------------------------------------------- what is no row
 
     def _of_others(self, event: Event, wanted: bool) -> Iterator[Message]:
         """Of a DDL, a statement, or the end of a transaction."""
         options = self._options
-        if event.entry not in (EntryType.DDL, EntryType.ROWS) and not (options.transactions and event.entry is EntryType.END):
-            self._look_at(event)
-            return
-        for document in self._formatter.documents(event, event.sequence, wanted=wanted):
+        for document in self._formatter.documents(event, event.sequence, wanted=wanted and event.entry in STATEMENTS):
             if _is_metadata(document):
                 yield self._metadata(document, event)
                 continue
@@ -214,17 +201,12 @@ class Messages:
             value = dump(document)
             if options.routing is not None:
                 topic = options.routing.topic_of(document["database"], document["table"])
-                at: Sequence[int] = (0 if options.routing.partition_hash else options.routing.partition,)
+                at: Sequence[int] = (options.routing.partition_of_statements,)
             else:
                 topic = self._named(self._ddl_topic, database, table)
                 at = range(self._partitions(topic)) if options.ddl_partition < 0 else (options.ddl_partition,)
             for partition in at:
                 yield Message(topic, None, value, partition, event.sequence, 0, self._headers(event))
-
-    def _look_at(self, event: Event) -> None:
-        """Let the formatter see what begins or ends a transaction."""
-        for _ in self._formatter.documents(event, event.sequence, wanted=False):
-            pass
 
     def _metadata(self, document: Mapping[str, Any], event: Event) -> Message:
         """Debezium's message of a transaction that begins or ends."""
@@ -283,16 +265,12 @@ def _split(event: Event, one_row: bool = False) -> Iterator[tuple[int, Event]]:
     first = 0  # of the rows that are not yielded yet
     for number, (row, other) in enumerate(zip(event.rows, changed, strict=True)):
         if first < number and (other or one_row):
-            yield first, _with(event, event.type, event.rows[first:number])
+            yield first, event._replace(rows=event.rows[first:number])
             first = number
         if other:
             before, after = filled(row)
-            yield number, _with(event, EventType.DELETE, (Row(before, None),))
-            yield number, _with(event, EventType.INSERT, (Row(None, after),))
+            yield number, event._replace(type=EventType.DELETE, rows=(Row(before, None),))
+            yield number, event._replace(type=EventType.INSERT, rows=(Row(None, after),))
             first = number + 1
     if first < len(event.rows):
-        yield first, _with(event, event.type, event.rows[first:])
-
-
-def _with(event: Event, kind: EventType, rows: tuple[Row, ...]) -> Event:
-    return event._replace(type=kind, rows=rows)
+        yield first, event._replace(rows=event.rows[first:])

@@ -79,13 +79,9 @@ class Queue(Protocol):
     """Where messages go. One thread uses it; after an error it is opened again, or closed.
 
     The contract, which ``tests/consumer/queues/contract.py`` holds for each: messages of one partition stay in the order in which they were sent.
-    All messages of a `send` and its mark come in, or none of them for readers that wait for transactions; a queue that has none says so by
-    `exactly_once`, and then a batch may come twice, never half without coming again.
+    All messages of a `send` and its mark come in, or none of them for readers that wait for transactions. A queue without transactions has no
+    mark: there a batch may come twice, never half without coming again.
     """
-
-    @property
-    def exactly_once(self) -> bool:
-        """Whether the mark comes in with the messages."""
 
     def open(self) -> Mark | None:
         """Connect, end what a former instance left open, and return the mark of what is in the queue; None where nothing is.

@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import random
-import re
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -25,8 +24,9 @@ from typing import Any, Final
 from shmstore import Batch, EventStore, Position, PositionNotFound
 from shmstore.atomic_file import replace
 from shmstore.consumer.consumer import Consumer
+from shmstore.consumer.formats.formatter import dump
 from shmstore.consumer.monitoring.metrics import Families
-from shmstore.consumer.queues.messages import MessageOptions, Messages
+from shmstore.consumer.queues.messages import NOT_IN_TOPICS, MessageOptions, Messages
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, Queue, QueueUnreachable
 from shmstore.event import Event, EventType
 from shmstore.sources import place_text, sources_text
@@ -100,11 +100,6 @@ class Sender:
         self._gtids = self._inside = ""  # executed, and the transaction of which the queue has a part
         self._place: ReaderPlace | None = None  # of what is in the queue from another store
 
-    @property
-    def stopped(self) -> bool:
-        """Whether `stop` was called."""
-        return self._stopped.is_set()
-
     def stop(self) -> None:
         """End `run` after the batch that is being sent. May be called from a signal handler."""
         self._stopped.set()
@@ -134,10 +129,10 @@ class Sender:
     def _go_to(self, mark: Mark | None) -> None:
         """Continue reading behind what is in the queue."""
         consumer, self._place = self._consumer, None
+        self._gtids = "" if mark is None else mark.gtids  # not those of a batch that did not come in
         if mark is None:
             consumer.rollback()
             return
-        self._gtids = mark.gtids
         if consumer.resume(mark.epoch, mark.sequence):
             self.counters.sequence = mark.sequence
             return
@@ -234,13 +229,10 @@ class Sender:
         """Put the value into a file; a message with its name takes its place. The same message always has the same file."""
         value = message.value or b""
         digest = hashlib.sha256(value).hexdigest()
-        file = self._folder / f"{re.sub('[^A-Za-z0-9._-]', '_', message.topic)}-{message.sequence}-{message.row}-{digest[:8]}"
-        self._folder.mkdir(parents=True, exist_ok=True)
+        file = (self._folder / f"{NOT_IN_TOPICS.sub('_', message.topic)}-{message.sequence}-{message.row}-{digest[:8]}").resolve()
         replace(file, lambda path: path.write_bytes(value), "claim check", "give another folder")
-        check = {"claim_check": str(file.resolve()), "size": len(value), "sha256": digest}
-        return message._replace(
-            value=json.dumps(check).encode(), headers=[*message.headers, ("shmstore.claim_check", str(file.resolve()).encode())]
-        )
+        check = {"claim_check": str(file), "size": len(value), "sha256": digest}
+        return message._replace(value=dump(check), headers=[*message.headers, ("shmstore.claim_check", str(file).encode())])
 
 
 def _position_of(mark: Mark) -> Position | None:
@@ -270,6 +262,5 @@ def _truncated(message: Message) -> Message | None:
     if length < 1024:
         return None
     owner[key] = owner[key][: length // 2]
-    value = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
     headers = [header for header in message.headers if header[0] != "shmstore.truncated"]
-    return message._replace(value=value, headers=[*headers, ("shmstore.truncated", b"1")])
+    return message._replace(value=dump(document), headers=[*headers, ("shmstore.truncated", b"1")])

@@ -7,9 +7,12 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
+
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Measurement(NamedTuple):
@@ -62,6 +65,29 @@ def wanted(case: str) -> bool:
 def say(text: str) -> None:
     """Progress, on standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+def timed(came: Callable[[], int], rows: int, pids: list[int]) -> tuple[float, float]:
+    """(rows a second, seconds of CPU a row of the processes) behind the first quarter; `came` returns how many rows have come until now."""
+    seen, first, began, used = 0, 0, 0.0, 0.0
+    deadline = time.monotonic() + 600
+    while seen < rows:
+        seen = came()
+        if not began and seen * 4 >= rows:
+            first, began, used = seen, time.perf_counter(), _cpu(pids)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{seen} of {rows} rows came")
+    took, used = time.perf_counter() - began, _cpu(pids) - used
+    return (seen - first) / took, used / max(1, seen - first)
+
+
+def _cpu(pids: list[int]) -> float:
+    """Seconds of CPU that the processes have used."""
+    used = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        used += int(fields[11]) + int(fields[12])
+    return used / _TICKS
 
 
 def table(measurements: list[Measurement], subject: str = "shmstore") -> str:

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 
 from scripts.benchmarks import decode, loads, measure
 from scripts.benchmarks.peers import debezium
@@ -33,7 +32,6 @@ from tests.servers.ports import free_port
 from tests.servers.server import Server, start_server
 
 FORMATS = ("json", "debezium", "canal")
-_TICKS = os.sysconf("SC_CLK_TCK")
 _Rates = tuple[float, float]  # rows a second, seconds of CPU a row
 
 
@@ -100,10 +98,11 @@ def _ours(server: Server, broker: Broker, load: loads.Load, form: str) -> _Rates
 
                 def sent() -> int:
                     """Rows of the events that the queue has."""
+                    time.sleep(0.005)
                     stat = next((each for each in store.stat().subscriptions if each.name == "queue"), None)
                     return 0 if stat is None else stat.ack.rows
 
-                return _timed(sent, load.rows, [producer.pid, queue.pid])
+                return measure.timed(sent, load.rows, [producer.pid, queue.pid])
         finally:
             queue.kill()
             queue.wait()
@@ -126,12 +125,13 @@ def _canals(server: Server, broker: Broker, load: loads.Load) -> _Rates:
 
         def sent() -> int:
             nonlocal seen
+            time.sleep(0.005)
             for line in (process.stdout.read() or "").splitlines():  # type: ignore[union-attr]
                 with suppress(ValueError):
                     seen = int(line.removeprefix("rows "))
             return seen
 
-        return _timed(sent, load.rows, [process.pid])
+        return measure.timed(sent, load.rows, [process.pid])
 
 
 def _bare(server: Server, broker: Broker, load: loads.Load) -> _Rates:
@@ -157,29 +157,6 @@ def _bare(server: Server, broker: Broker, load: loads.Load) -> _Rates:
     took, used = time.perf_counter() - began, time.process_time() - used
     queue.close()
     return rows / took, used / rows
-
-
-def _timed(sent: Callable[[], int], rows: int, pids: list[int]) -> _Rates:
-    """(rows a second, seconds of CPU a row) behind the first quarter."""
-    first, began, cpu, seen = 0, 0.0, 0.0, 0
-    deadline = time.monotonic() + 600
-    while seen < rows:
-        seen = sent()
-        if not began and seen * 4 >= rows:
-            first, began, cpu = seen, time.perf_counter(), _cpu(pids)
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"{seen} of {rows} rows came")
-        time.sleep(0.005)
-    took, used = time.perf_counter() - began, _cpu(pids) - cpu
-    return (seen - first) / took, used / max(1, seen - first)
-
-
-def _cpu(pids: list[int]) -> float:
-    used = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        used += int(fields[11]) + int(fields[12])
-    return used / _TICKS
 
 
 def _wait_for(there: Callable[[], bool]) -> None:

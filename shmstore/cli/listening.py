@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from shmstore.arguments import Parser
 from shmstore.errors import ShmStoreError
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
+    from shmstore.consumer.monitoring.metrics import Answer
     from shmstore.consumer.serving.access import Login
 
 
@@ -54,6 +57,22 @@ def tls_of(options: argparse.Namespace) -> ssl.SSLContext | None:
     if bool(options.tls_cert) != bool(options.tls_key):
         raise ValueError("TLS needs both a certificate and its key: give --tls-cert and --tls-key, or neither")
     return tls_context(options.tls_cert, options.tls_key) if options.tls_cert else None
+
+
+@contextmanager
+def counters_at(where: tuple[str, int], answer: Answer, **access: Any) -> Iterator[None]:
+    """Serve a command's counters on --metrics-port while the block runs; `access` is `MetricsEndpoint`'s login and TLS."""
+    from shmstore.consumer.monitoring.metrics import MetricsEndpoint
+
+    try:
+        endpoint = MetricsEndpoint(where, answer, **access)
+    except OSError as error:
+        raise cannot_listen(where, error, "--metrics-port") from error
+    endpoint.start()
+    try:
+        yield
+    finally:
+        endpoint.close()
 
 
 def cannot_listen(address: tuple[str, int], error: OSError, option: str = "--listen") -> ShmStoreError:

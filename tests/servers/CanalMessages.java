@@ -4,25 +4,15 @@ import com.alibaba.otter.canal.connector.core.producer.MQMessageUtils;
 import com.alibaba.otter.canal.connector.core.producer.MQMessageUtils.EntryRowData;
 import com.alibaba.otter.canal.protocol.CanalEntry;
 import com.alibaba.otter.canal.protocol.FlatMessage;
-import java.io.DataInputStream;
-import java.io.EOFException;
 import java.io.PrintStream;
 
-/** Entries on standard input, each with its length in four bytes before it; Canal's flat message of each as a line of JSON on standard output. */
+/** Entries on standard input, as CanalEntries reads them; Canal's flat message of each as a line of JSON on standard output. */
 public class CanalMessages {
     public static void main(String[] arguments) throws Exception {
-        DataInputStream in = new DataInputStream(System.in);
         PrintStream out = new PrintStream(System.out, false, "UTF-8");
-        while (true) {
-            byte[] bytes;
-            try {
-                bytes = new byte[in.readInt()];
-            } catch (EOFException end) {
-                break;
-            }
-            in.readFully(bytes);
+        for (CanalEntry.Entry entry : CanalEntries.read()) {
             EntryRowData one = new EntryRowData();
-            one.entry = CanalEntry.Entry.parseFrom(bytes);
+            one.entry = entry;
             if (one.entry.getEntryType() != CanalEntry.EntryType.ROWDATA) {
                 continue;
             }

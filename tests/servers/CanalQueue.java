@@ -5,8 +5,6 @@ import com.alibaba.otter.canal.connector.core.util.Callback;
 import com.alibaba.otter.canal.connector.kafka.producer.CanalKafkaProducer;
 import com.alibaba.otter.canal.protocol.CanalEntry;
 import com.alibaba.otter.canal.protocol.Message;
-import java.io.DataInputStream;
-import java.io.EOFException;
 import java.io.PrintStream;
 import java.lang.reflect.Field;
 import java.nio.file.Files;
@@ -22,7 +20,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * What Canal's own Kafka producer sends. Entries are on standard input, each with its length in four bytes before it. The file that is named has a
+ * What Canal's own Kafka producer sends. Entries are on standard input, as CanalEntries reads them. The file that is named has a
  * configuration a line, with tabs: flat, topic, dynamicTopic, partition, partitionsNum, dynamicTopicPartitionNum, partitionHash, database.hash.
  * Printed is a line for each message: number of the configuration, topic, partition, value in base64.
  */
@@ -41,18 +39,7 @@ public class CanalQueue {
     }
 
     private static void run(String[] arguments) throws Exception {
-        List<CanalEntry.Entry> entries = new ArrayList<>();
-        DataInputStream in = new DataInputStream(System.in);
-        while (true) {
-            byte[] bytes;
-            try {
-                bytes = new byte[in.readInt()];
-            } catch (EOFException end) {
-                break;
-            }
-            in.readFully(bytes);
-            entries.add(CanalEntry.Entry.parseFrom(bytes));
-        }
+        List<CanalEntry.Entry> entries = CanalEntries.read();
         PrintStream out = new PrintStream(System.out, false, "UTF-8");
         int number = 0;
         for (String line : Files.readAllLines(Paths.get(arguments[0]))) {

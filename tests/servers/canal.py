@@ -51,7 +51,7 @@ def canal_server(server: Server, file: str, offset: int, time_ms: int, *, zone: 
     folder = _jars()
     _allow(server)
     with tempfile.TemporaryDirectory(prefix="shmstore-canal-") as work:
-        _compile(folder, _SOURCE, work)
+        _compile(f"{folder}/*", _SOURCE, work)
         (Path(work) / "logback.xml").write_text(_QUIET)
         port = free_port()
         command = ["java", "-Xmx2g", f"-Duser.timezone={zone}", "-cp", f"{work}:{folder}/*", "CanalServer"]
@@ -85,23 +85,21 @@ def flat_messages(entries: list[bytes]) -> list[dict[str, Any]]:
     """The flat messages that Canal makes of entries; begin and end have none."""
     folder = _jars()
     with tempfile.TemporaryDirectory(prefix="shmstore-canal-") as work:
-        _compile(folder, _SOURCE.with_name("CanalMessages.java"), work)
+        _compile(f"{folder}/*", _SOURCE.with_name("CanalMessages.java"), work)
         (Path(work) / "logback.xml").write_text(_QUIET)
-        framed = b"".join(struct.pack(">i", len(entry)) + entry for entry in entries)
         command = ["java", "-Xmx1g", "-cp", f"{work}:{folder}/*", "CanalMessages"]
-        done = subprocess.run(command, input=framed, capture_output=True, check=True, timeout=120)
+        done = subprocess.run(command, input=_framed(entries), capture_output=True, check=True, timeout=120)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @contextmanager
 def to_kafka(server: Server, file: str, offset: int, brokers: str, topic: str) -> Iterator[subprocess.Popen[str]]:
     """Canal's server in its MQ mode, from a place of `server`'s binlog into a topic; it prints ``rows N`` as it goes."""
-    folder, kafka = _jars(), jars(f"canal-kafka-{VERSION}", f"com.alibaba.otter:connector.kafka:{VERSION}")
     program = _SOURCE.parents[2] / "scripts" / "benchmarks" / "peers" / "CanalToKafka.java"
     _allow(server)
     with tempfile.TemporaryDirectory(prefix="shmstore-canal-") as work:
-        path = f"{work}:{folder}/*:{kafka}/*"
-        subprocess.run(["javac", "-nowarn", "-cp", path, "-d", work, _SOURCE, program], check=True, capture_output=True)
+        path = f"{work}:{_jars()}/*:{_kafka_jars()}/*"
+        _compile(path, program, work)
         (Path(work) / "logback.xml").write_text(_QUIET)
         words = [str(server.port), str(free_port()), file, str(offset), "1000", brokers, topic]
         with (Path(work) / "log").open("w") as log:
@@ -121,19 +119,18 @@ def to_kafka(server: Server, file: str, offset: int, brokers: str, topic: str) -
 
 def sent_to_kafka(entries: list[bytes], configurations: list[tuple[str, ...]]) -> list[list[tuple[str, int, bytes]]]:
     """What Canal's own Kafka producer sends of entries, under each configuration of ``CanalQueue.java``: (topic, partition, value)."""
-    folder = _jars()
-    kafka = jars(f"canal-kafka-{VERSION}", f"com.alibaba.otter:connector.kafka:{VERSION}")
     with tempfile.TemporaryDirectory(prefix="shmstore-canal-") as work:
-        path = f"{work}:{folder}/*:{kafka}/*"
-        subprocess.run(
-            ["javac", "-nowarn", "-cp", path, "-d", work, _SOURCE.with_name("CanalQueue.java")], check=True, capture_output=True
-        )
+        path = f"{work}:{_jars()}/*:{_kafka_jars()}/*"
+        _compile(path, _SOURCE.with_name("CanalQueue.java"), work)
         (Path(work) / "logback.xml").write_text(_QUIET)
         named = Path(work) / "configurations"
         named.write_text("".join("\t".join(words) + "\n" for words in configurations))
-        framed = b"".join(struct.pack(">i", len(entry)) + entry for entry in entries)
         done = subprocess.run(
-            ["java", "-Xmx1g", "-cp", path, "CanalQueue", str(named)], input=framed, capture_output=True, check=False, timeout=240
+            ["java", "-Xmx1g", "-cp", path, "CanalQueue", str(named)],
+            input=_framed(entries),
+            capture_output=True,
+            check=False,
+            timeout=240,
         )
         assert done.returncode == 0, done.stderr.decode()[-2000:]
     found: list[list[tuple[str, int, bytes]]] = [[] for _ in configurations]
@@ -157,5 +154,16 @@ def _jars() -> Path:
     return jars(f"canal-{VERSION}", f"com.alibaba.otter:canal.server:{VERSION}", f"com.alibaba.otter:canal.client:{VERSION}")
 
 
-def _compile(folder: Path, source: Path, to: str) -> None:
-    subprocess.run(["javac", "-nowarn", "-cp", f"{folder}/*", "-d", to, source], check=True, capture_output=True)
+def _kafka_jars() -> Path:
+    return jars(f"canal-kafka-{VERSION}", f"com.alibaba.otter:connector.kafka:{VERSION}")
+
+
+def _framed(entries: list[bytes]) -> bytes:
+    """Entries as ``CanalEntries.java`` reads them."""
+    return b"".join(struct.pack(">i", len(entry)) + entry for entry in entries)
+
+
+def _compile(path: str, source: Path, to: str) -> None:
+    """Compile a program, and those of this folder that it names."""
+    words = ["javac", "-nowarn", "-implicit:class", "-sourcepath", _SOURCE.parent, "-cp", path, "-d", to, source]
+    subprocess.run(words, check=True, capture_output=True)

@@ -18,7 +18,6 @@ from tests.servers.canal import DESTINATION, canal_server
 from tests.servers.server import Server, ServerUnavailable, start_server
 
 Client = Callable[[int, str], Any]
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def measure_all(runs: int, scale: float, client: Client, count: Callable[[Any], int], serving: Any) -> list[measure.Measurement]:
@@ -67,28 +66,17 @@ def _canals(server: Server, load: loads.Load, client: Client, count: Any, servin
 
 
 def _timed(client: Any, rows: int, pids: list[int], count: Callable[[Any], int]) -> tuple[float, float]:
-    """(rows a second, seconds of CPU a row) behind the first quarter."""
-    seen, first, began, cpu = 0, 0, 0.0, 0.0
-    deadline = time.monotonic() + 300
-    while seen < rows:
+    seen = 0
+
+    def came() -> int:
+        nonlocal seen
         batch_id, body = client.get()
         if batch_id > 0:
             seen += count(body)
             client.ack(batch_id)
-        elif time.monotonic() > deadline:
-            raise RuntimeError(f"{seen} of {rows} rows came")
-        if not began and seen * 4 >= rows:
-            first, began, cpu = seen, time.perf_counter(), _cpu(pids)
-    took, used = time.perf_counter() - began, _cpu(pids) - cpu
-    client.socket.close()
-    return (seen - first) / took, used / (seen - first)
+        return seen
 
-
-def _cpu(pids: list[int]) -> float:
-    """Seconds of CPU that the processes have used."""
-    used = 0
-    for pid in pids:
-        with open(f"/proc/{pid}/stat") as stat:
-            fields = stat.read().rpartition(")")[2].split()
-        used += int(fields[11]) + int(fields[12])
-    return used / _TICKS
+    try:
+        return measure.timed(came, rows, pids)
+    finally:
+        client.socket.close()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from shmstore.cli import log_lines, service
 from shmstore.cli.command import Commands
-from shmstore.cli.listening import cannot_listen
+from shmstore.cli.listening import clients_password, counters_at
 from shmstore.cli.log_lines import say
 from shmstore.cli.options import FORMATS, add_log_lines, add_state
 from shmstore.cli.signals import ended, on_signal
@@ -159,6 +159,7 @@ def queue(options: argparse.Namespace) -> int:
     if options.store is None:
         raise ValueError("no store is given: name it, or write `store` into [queue] of the configuration file")
     log_lines.show(options)
+    over = threading.Event()
     connection = kinds.QueueConnection(
         options.brokers,
         f"{options.store}/{options.subscription}",
@@ -176,9 +177,8 @@ def queue(options: argparse.Namespace) -> int:
         create=options.create_topics,
         compression=options.compression,
         settings=_settings(options.set),
-        stopped=lambda: bool(senders) and senders[0].stopped,
+        stopped=over.is_set,
     )
-    senders: list[Sender] = []
     about = _messages(options)
     to = kinds.make(options.kind, connection)
     with Consumer(
@@ -192,11 +192,15 @@ def queue(options: argparse.Namespace) -> int:
         state=options.state,
     ) as reader:
         sender = Sender(reader, to, about, oversized=options.oversized, folder=options.claim_checks)
-        senders.append(sender)
+
+        def stop() -> None:
+            over.set()
+            sender.stop()
+
         say(f"sending {options.store} as {options.subscription!r} to {options.brokers}, {options.delivery}")
         service.notify("READY=1", f"STATUS=sending to {options.brokers}")
         try:
-            with on_signal(sender.stop) as came, _counting(options.metrics_port, options.store, options.subscription, sender):
+            with on_signal(stop) as came, _counting(options.metrics_port, options.store, options.subscription, sender):
                 sender.run()
         finally:
             to.close()
@@ -211,7 +215,6 @@ def _counting(number: int, store: str, subscription: str, sender: Sender) -> Ite
     if not number:
         yield
         return
-    from shmstore.consumer.monitoring.metrics import MetricsEndpoint
     from shmstore.consumer.queues.sender import exposition
 
     def answer(path: str) -> tuple[int, str] | None:
@@ -222,15 +225,8 @@ def _counting(number: int, store: str, subscription: str, sender: Sender) -> Ite
             return (503, f"{trouble}\n") if trouble else (200, "ok\n")
         return None
 
-    try:
-        endpoint = MetricsEndpoint(("127.0.0.1", number), answer)
-    except OSError as error:
-        raise cannot_listen(("127.0.0.1", number), error, "--metrics-port") from error
-    endpoint.start()
-    try:
+    with counters_at(("127.0.0.1", number), answer):
         yield
-    finally:
-        endpoint.close()
 
 
 def _messages(options: argparse.Namespace) -> MessageOptions:
@@ -272,13 +268,10 @@ def _routing(options: argparse.Namespace) -> CanalRouting | None:
 def _password(options: argparse.Namespace) -> str:
     if not options.user:
         return ""
-    if options.password_file:
-        from shmstore.consumer.serving.access import SecretFile
-
-        return SecretFile(options.password_file)()
-    if password := os.environ.get(PASSWORD, ""):
-        return password
-    raise ValueError(f"--user {options.user} has no password: give --password-file or {PASSWORD}")
+    password = clients_password(options.password_file, PASSWORD)
+    if not password:
+        raise ValueError(f"--user {options.user} has no password: give --password-file or {PASSWORD}")
+    return password if isinstance(password, str) else password()
 
 
 def _settings(words: list[str]) -> dict[str, str]:

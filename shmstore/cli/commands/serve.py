@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from shmstore.arguments import Parser
 from shmstore.cli import log_lines, service
 from shmstore.cli.command import Commands
-from shmstore.cli.listening import add_access, cannot_listen, clients_password, tls_of
+from shmstore.cli.listening import add_access, cannot_listen, clients_password, counters_at, tls_of
 from shmstore.cli.log_lines import say
 from shmstore.cli.options import STATE, add_log_lines
 from shmstore.cli.signals import ended
@@ -206,7 +206,6 @@ Expose = Callable[[Callable[[], str]], None]
 @contextmanager
 def exposing(options: argparse.Namespace) -> Iterator[Expose]:
     """Answer on --metrics-port while the block runs, with what the servers in it say of themselves."""
-    from shmstore.consumer.monitoring.metrics import MetricsEndpoint
     from shmstore.consumer.serving.access import Login, exposed
 
     counters: list[Callable[[], str]] = []
@@ -223,23 +222,11 @@ def exposing(options: argparse.Namespace) -> Iterator[Expose]:
         return
     where = ((options.listen or options.flight)[0], options.metrics_port)
     password, tls = clients_password(options.metrics_password_file, "SHMSTORE_METRICS_PASSWORD"), tls_of(options)
-    try:
-        endpoint = MetricsEndpoint(
-            where,
-            answer,
-            login=Login("", password) if password else None,
-            tls=tls,
-        )
-    except OSError as error:
-        raise cannot_listen(where, error, "--metrics-port") from error
-    about = {"password": bool(password), "tls": tls is not None}
-    for warning in exposed(where[0], "the counters of clients", **about, option="--metrics-password-file"):
-        say(warning, logging.WARNING)
-    endpoint.start()
-    try:
+    with counters_at(where, answer, login=Login("", password) if password else None, tls=tls):
+        about = {"password": bool(password), "tls": tls is not None}
+        for warning in exposed(where[0], "the counters of clients", **about, option="--metrics-password-file"):
+            say(warning, logging.WARNING)
         yield counters.append
-    finally:
-        endpoint.close()
 
 
 def serve_clients(options: argparse.Namespace, password: str | Callable[[], str], expose: Expose) -> int:

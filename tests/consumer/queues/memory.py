@@ -36,10 +36,6 @@ class MemoryQueue:
     def __init__(self, broker: Broker) -> None:
         self._broker, self._mine = broker, -1
 
-    @property
-    def exactly_once(self) -> bool:
-        return self._broker.transactional
-
     def open(self) -> Mark | None:
         broker = self._broker
         if broker.fault() == "open":

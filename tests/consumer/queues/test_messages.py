@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shmstore.consumer.queues.messages import FORMATS, MessageOptions, Messages
+from shmstore.consumer.formats.formatter import FORMATS
+from shmstore.consumer.queues.messages import MessageOptions, Messages
 from shmstore.consumer.queues.queue import Message
 from shmstore.event import ABSENT, Column, EntryType, Event, EventType, Position, Row, TableSchema
 
