@@ -126,9 +126,9 @@ def _canals(server: Server, broker: Broker, load: loads.Load) -> _Rates:
         def sent() -> int:
             nonlocal seen
             time.sleep(0.005)
-            for line in (process.stdout.read() or "").splitlines():  # type: ignore[union-attr]
+            for line in (process.stdout.read() or b"").splitlines():  # type: ignore[union-attr]
                 with suppress(ValueError):
-                    seen = int(line.removeprefix("rows "))
+                    seen = int(line.removeprefix(b"rows "))
             return seen
 
         return measure.timed(sent, load.rows, [process.pid])

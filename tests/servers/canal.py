@@ -93,7 +93,7 @@ def flat_messages(entries: list[bytes]) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def to_kafka(server: Server, file: str, offset: int, brokers: str, topic: str) -> Iterator[subprocess.Popen[str]]:
+def to_kafka(server: Server, file: str, offset: int, brokers: str, topic: str) -> Iterator[subprocess.Popen[bytes]]:
     """Canal's server in its MQ mode, from a place of `server`'s binlog into a topic; it prints ``rows N`` as it goes."""
     program = _SOURCE.parents[2] / "scripts" / "benchmarks" / "peers" / "CanalToKafka.java"
     _allow(server)
@@ -108,7 +108,6 @@ def to_kafka(server: Server, file: str, offset: int, brokers: str, topic: str) -
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                text=True,
             )
         try:
             yield process
