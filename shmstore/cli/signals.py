@@ -12,7 +12,7 @@ from types import FrameType
 def on_signal(stop: Callable[[], None]) -> Iterator[list[int]]:
     """Call `stop` on SIGTERM, Ctrl-C, and SIGHUP unless that is ignored, as by nohup; a second Ctrl-C interrupts at once.
 
-    Yields the list of the signals that came.
+    Yields the list of the signals that came. A command says that it is ready inside the block: who reads that may send a signal at once.
     """
     came: list[int] = []
 

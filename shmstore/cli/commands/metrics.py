@@ -60,13 +60,13 @@ def metrics(options: argparse.Namespace) -> int:
     except OSError as error:
         raise cannot_listen(options.listen, error) from error
     counting.start()
-    say(f"listening on {options.listen[0]}:{server.server_port}")
-    for warning in exposed(
-        options.listen[0], "figures and names of stores and tables", password=login is not None, tls=tls is not None
-    ):
-        say(warning, logging.WARNING)
-    service.notify("READY=1")
     with server, on_signal(server.stop) as came:
+        say(f"listening on {options.listen[0]}:{server.server_port}")
+        for warning in exposed(
+            options.listen[0], "figures and names of stores and tables", password=login is not None, tls=tls is not None
+        ):
+            say(warning, logging.WARNING)
+        service.notify("READY=1")
         server.serve_forever()
     counting.close()
     return ended(came)

@@ -197,10 +197,10 @@ def queue(options: argparse.Namespace) -> int:
             over.set()
             sender.stop()
 
-        say(f"sending {options.store} as {options.subscription!r} to {options.brokers}, {options.delivery}")
-        service.notify("READY=1", f"STATUS=sending to {options.brokers}")
         try:
             with on_signal(stop) as came, _counting(options.metrics_port, options.store, options.subscription, sender):
+                say(f"sending {options.store} as {options.subscription!r} to {options.brokers}, {options.delivery}")
+                service.notify("READY=1", f"STATUS=sending to {options.brokers}")
                 sender.run()
         finally:
             to.close()
