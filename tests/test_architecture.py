@@ -123,7 +123,7 @@ PUBLIC = {
 OWNERS = {
     "numpy": ("shmstore/", "producer/", "consumer/"),
     "posix_ipc": ("shmstore/memory/shared_memory.py",),
-    "multiprocessing.shared_memory": (),  # of the standard library, and unfit: docs/segment.md says why
+    "multiprocessing.shared_memory": (),  # of the standard library, and unfit: docs/reference/segment.md says why
     "msgpack": ("shmstore/encoding/codec.py",),
     "pymysql": ("producer/connection/",),
     "pymysqlreplication": ("producer/connection/dump.py",),

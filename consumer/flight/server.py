@@ -1,4 +1,4 @@
-"""The server of Arrow Flight: which request is answered how. `remote.protocol` has the requests, docs/flight.md what clients do with them."""
+"""The server of Arrow Flight: which request is answered how. `remote.protocol` has the requests, docs/how-to/flight.md what clients do with them."""
 
 from __future__ import annotations
 

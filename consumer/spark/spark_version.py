@@ -69,7 +69,7 @@ def lacks(error: ModuleNotFoundError) -> ModuleNotFoundError:
     return ModuleNotFoundError(
         f"{sys.executable} on host {socket.gethostname()} has no {error.name}, which shmstore needs wherever Spark plans and runs tasks: install "
         "'shmstore[arrow]' in the Python of the driver and of the executors (PYSPARK_PYTHON), or send a packed environment with spark-submit "
-        "--archives (docs/spark.md, Executors on other hosts); a zip file of Python files is not enough",
+        "--archives (docs/how-to/spark-cluster.md, Executors on other hosts); a zip file of Python files is not enough",
         name=error.name,
     )
 

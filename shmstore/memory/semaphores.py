@@ -1,5 +1,5 @@
 """Condition: what waiting processes sleep on. A binary semaphore in the segment itself, made of one word and futex(2). Why it is not a named
-POSIX semaphore: docs/architecture.md.
+POSIX semaphore: docs/explanation/semaphores.md.
 
 The waiter writes what it waits for, fences, looks again, and only then sleeps; the other side writes its cursor, fences, and then
 looks for waiters. One of the two sees the other.

@@ -33,6 +33,12 @@ def blocks(*pages: Path, language: str | None = None) -> list[Block]:
     return [block for block in found if language in (None, block.language)]
 
 
+def page_of(name: str) -> Path:
+    """The page of that name, whatever folder of docs/ it is in."""
+    (found,) = (ROOT / "docs").glob(f"**/{name}.md")
+    return found
+
+
 def command_lines(*pages: Path) -> list[str]:
     """The command lines of pages' console and shell blocks, in order, without the prompt: in a console block $, or # for root."""
     found = []

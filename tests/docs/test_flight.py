@@ -14,10 +14,10 @@ from shmstore import EventStore
 from shmstore.consumer.flight import FlightSettings
 from shmstore.consumer.flight.process import serving
 from tests.consumer.spark.events import Binlog
-from tests.docs.pages import ROOT, Block, blocks
+from tests.docs.pages import Block, blocks, page_of
 from tests.docs.test_snippets import ORDERS, PLACED
 
-SNIPPETS = blocks(ROOT / "docs" / "flight.md", language="python")
+SNIPPETS = blocks(page_of("flight"), language="python")
 SAID = ("INSERT 12.50\n", "orders shop.orders\n", "12.50", "rows up to event 2\n")
 
 

@@ -21,14 +21,14 @@ import pytest
 from shmstore import EventStore
 from tests.certificates import self_signed
 from tests.docs import stand_ins
-from tests.docs.pages import ROOT, command_lines
+from tests.docs.pages import ROOT, command_lines, page_of
 from tests.producer.running import store_name
 from tests.servers.ports import free_port
 from tests.servers.server import Server, start_server
 
 pytestmark = pytest.mark.server
 
-HOSTS = (("operations", "troubleshooting", "upgrading", "backup"), ("security",))
+HOSTS = (("operations", "stat", "monitoring", "capacity", "troubleshooting", "upgrading", "backup"), ("security",))
 LAST_OF_SETUP = "systemctl enable --now shmstore-run@shop shmstore-metrics"
 READERS = "".join(f"shmstore tail orders --subscription {name} --count 2 > /dev/null\n" for name in ("audit", "revenue"))
 
@@ -152,8 +152,8 @@ def host(tmp_path: Path, server: Server, certificate: tuple[str, str]) -> Iterat
     made.end()
 
 
-def commands(page: str) -> list[str]:
-    return command_lines(ROOT / "docs" / f"{page}.md")
+def commands(name: str) -> list[str]:
+    return command_lines(page_of(name))
 
 
 @pytest.mark.parametrize("pages", HOSTS, ids=",".join)
@@ -169,4 +169,4 @@ def test_what_is_not_run_is_shown() -> None:
     """What is left out is on a page, and each page has enough that is not."""
     lines = {page: commands(page) for pages in HOSTS for page in pages}
     assert {not_run(line) for found in lines.values() for line in found} - {None} == set(NOT_RUN)
-    assert all(sum(not not_run(line) for line in found) >= 5 for found in lines.values()), lines
+    assert all(sum(not not_run(line) for line in found) >= 2 for found in lines.values()), lines

@@ -23,9 +23,9 @@ from shmstore.cli.options import FORMATS
 from shmstore.producer import errors as producer_errors
 from shmstore.producer import load_all
 from shmstore.producer.settings import GROUPS, Settings
-from tests.docs.pages import PAGES, README, ROOT, Block, anchors, blocks, command_lines, prose
+from tests.docs.pages import PAGES, README, ROOT, Block, anchors, blocks, command_lines, page_of, prose
 
-TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
+TROUBLESHOOTING = page_of("troubleshooting")
 IDS = {page: page.relative_to(ROOT).as_posix() for page in PAGES}
 
 
@@ -148,8 +148,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     """mkdocs.yml names each page, and no other."""
-    named = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(named) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+    named = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(named) == sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").glob("**/*.md"))
 
 
 def test_the_readme_is_short() -> None:
@@ -189,7 +189,7 @@ def test_each_option_stands_in_one_group() -> None:
     """The producer's page has every option once, with its help text."""
     counted = Counter(name for names in GROUPS.values() for name in names.split())
     assert counted == Counter(option.name for option in fields(Settings))
-    page = hooks.filled((ROOT / "docs" / "producer.md").read_text(encoding="utf-8"))
+    page = hooks.filled(page_of("producer-options").read_text(encoding="utf-8"))
     for option in fields(Settings):
         name = f"`--{option.name.replace('_', '-')}`" if option.metadata["flag"] else f"`SHMSTORE_{option.name.upper()}`"
         assert f"| {name} |" in page
@@ -199,7 +199,7 @@ def test_each_option_of_spark_is_there() -> None:
     """The Spark page has every option of the source."""
     from shmstore.consumer.spark.options import HELP
 
-    page = hooks.filled((ROOT / "docs" / "spark.md").read_text(encoding="utf-8"))
+    page = hooks.filled(page_of("spark-options").read_text(encoding="utf-8"))
     assert [name for name in HELP if f"| `{name}` |" not in page] == []
 
 
@@ -216,7 +216,7 @@ def test_alerts_name_metrics_that_exist() -> None:
 @pytest.mark.parametrize("format", FORMATS)
 def test_each_format_is_shown(format: str) -> None:
     """The page on formats has a chapter for each, with real documents: an insert, an update and a DDL at least."""
-    page = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    page = page_of("formats").read_text(encoding="utf-8")
     assert f"<!-- generated: example {format} -->" in page
     assert len(samples.documents(format)) >= 3
     assert samples.shown(format) in hooks.filled(page)

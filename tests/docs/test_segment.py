@@ -12,9 +12,9 @@ import pytest
 
 from shmstore import EventStore
 from shmstore.memory import layout
-from tests.docs.pages import ROOT, blocks
+from tests.docs.pages import blocks, page_of
 
-PAGE = ROOT / "docs" / "segment.md"
+PAGE = page_of("segment")
 TEXT = PAGE.read_text(encoding="utf-8")
 ((_, _, _, C_PROGRAM),) = blocks(PAGE, language="c")
 ((_, _, _, PYTHON_PROGRAM),) = blocks(PAGE, language="python")

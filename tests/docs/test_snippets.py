@@ -13,7 +13,7 @@ import pytest
 
 from shmstore import Column, EventStore, EventType, Row, TableSchema
 from tests.consumer.spark.events import Binlog
-from tests.docs.pages import README, ROOT, Block, blocks
+from tests.docs.pages import README, Block, blocks, page_of
 
 ORDERS = TableSchema(
     "shop",
@@ -30,8 +30,8 @@ PLACED = datetime(2026, 11, 20, 8, 11, 21, 155_000)
 NAMES = ("consumer.py", "producer.py", "shmstore_test.py")
 SNIPPETS = [
     *blocks(README, language="python"),
-    *blocks(ROOT / "docs" / "getting-started.md", language="python"),
-    next(block for block in blocks(ROOT / "docs" / "python.md", language="python") if "EntryType" in block.text),
+    *blocks(page_of("install"), language="python"),
+    next(block for block in blocks(page_of("events"), language="python") if "EntryType" in block.text),
 ]
 
 
@@ -79,7 +79,7 @@ def test_the_command_runs_next_to_such_files(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("state")
 def test_the_queues_of_own_events_work(store_name: str, tmp_path: Path) -> None:
     """The programs of the page put and read between processes: bytes and events; a second run continues, and reads what is new alone."""
-    programs = blocks(ROOT / "docs" / "own-events.md", language="python")
+    programs = blocks(page_of("own-events"), language="python")
     for name, (_, _, _, text) in zip(("tasks_out", "tasks_in", "prices_out", "prices_in"), programs, strict=True):
         (tmp_path / f"{name}.py").write_text(text.replace('"tasks"', repr(store_name)).replace('("prices"', f"({store_name!r}"))
     for turn in range(2):

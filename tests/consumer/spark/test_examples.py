@@ -18,7 +18,7 @@ from shmstore import Column, EventStore, TableSchema
 from shmstore.consumer.spark import Lag, LagListener, each_batch
 from tests.consumer.spark.events import Binlog, order_row
 from tests.consumer.spark.queries import Query, started
-from tests.docs.pages import ROOT, blocks
+from tests.docs.pages import blocks, page_of
 
 pytestmark = pytest.mark.spark
 CUSTOMERS = TableSchema("shop", "customers", (Column("id", "int", unsigned=True), Column("name", "varchar")), (0,))
@@ -151,7 +151,11 @@ def test_the_driver_loop_acks_what_was_done(spark: Any, store: EventStore, store
 
 def page_program(start: str, **values: str) -> str:
     """The block of the Spark page that begins so, with other values in the place of its own."""
-    (text,) = (block.text for block in blocks(ROOT / "docs" / "spark.md", language="python") if block.text.startswith(start))
+    (text,) = (
+        block.text
+        for block in blocks(page_of("spark"), page_of("spark-copies"), language="python")
+        if block.text.startswith(start)
+    )
     for old, new in values.items():
         assert old in text
         text = text.replace(old, new)

@@ -94,7 +94,7 @@ def test_a_table_is_a_frame_with_a_partition_for_each_part(
 def test_rows_and_the_stream_from_their_sequence_are_the_table(
     run: Running, any_server: Server, database: str, spark: Any, seed: int
 ) -> None:
-    """The recipe of docs/spark.md: the rows as a frame, then a query from `sequence` on, each row in place of the one with its key."""
+    """The recipe of docs/how-to/spark-tables.md: the rows as a frame, then a query from `sequence` on, each row in place of the one with its key."""
     fill(any_server, database, 5000)
     execute(any_server, database, "ANALYZE TABLE t")
     load = Load(any_server, database, seed, rows=5500)
