@@ -1,7 +1,9 @@
-"""What `mkdocs.yml` names as hooks: the parts of pages that are made from the code, so that they are never out of date.
+"""The parts of pages that are made from the code, and written into the Markdown, so that a page is whole wherever it is read.
 
-A page says where such a part stands with a line of its own: ``<!-- generated: NAME -->`` or ``<!-- generated: NAME ARGUMENT -->``. The
-parts:
+    python -m scripts.documentation.generated            write them into the pages
+    python -m scripts.documentation.generated --check    change nothing; exit code 1 where a page is out of date
+
+A part is what lies between ``<!-- generated: NAME -->``, or ``<!-- generated: NAME ARGUMENT -->``, and ``<!-- end -->``. The parts:
 
     producer-options     the options of `shmstore produce`, in groups        producer/settings.py
     spark-options        the options of the Spark source                     consumer/spark/options.py
@@ -10,11 +12,17 @@ parts:
     messages CLASS       the messages of an error class                      wherever it is raised
     refusals             what the command line and the store refuse          cli/, memory/ and consumer.py
     example FORMAT       the same events as each format's documents          scripts/documentation/samples.py
+    file PATH            a file of the checkout, as a block of code          the file
+    names MODULE         the public names of a module, a line each           the docstrings
+    api MODULE           the same, for mkdocstrings to show in full          the docstrings
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
+import importlib
+import inspect
 import re
 import sys
 import tempfile
@@ -27,20 +35,27 @@ from typing import Any
 from shmstore.home.home import Home
 
 ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))  # MkDocs loads this file by its path
 
-MARKER = re.compile(r"^<!-- generated: ([\w-]+)(?: (\w+))? -->$", re.MULTILINE)
+MARKED = re.compile(r"^(<!-- generated: ([\w-]+)(?: (\S+))? -->)$.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put the generated parts into a page."""
-    return filled(markdown)
+def pages() -> list[Path]:
+    """The pages that may have generated parts."""
+    return sorted((ROOT / "docs").rglob("*.md"))
 
 
 def filled(markdown: str) -> str:
-    """Return a page with its generated parts."""
-    return MARKER.sub(lambda match: PARTS[match[1]](*filter(None, [match[2]])), markdown)
+    """Return a page with its generated parts as they are now."""
+
+    def part(match: re.Match[str]) -> str:
+        return f"{match[1]}\n\n{PARTS[match[2]](*filter(None, [match[3]]))}\n\n<!-- end -->"
+
+    return MARKED.sub(part, markdown)
+
+
+def stale() -> list[Path]:
+    """The pages whose generated parts are not as they would be made now."""
+    return [path for path in pages() if filled(text := path.read_text(encoding="utf-8")) != text]
 
 
 def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
@@ -192,6 +207,41 @@ def example(format: str) -> str:
     return shown(format)
 
 
+def file(path: str) -> str:
+    """A file of the checkout as a block of Python."""
+    return f'```python title="{path}"\n{(ROOT / path).read_text(encoding="utf-8").rstrip()}\n```'
+
+
+def names(module: str) -> str:
+    """The public names of a module, each with the first sentence of its docstring and a link to its source."""
+    found = importlib.import_module(module)
+    rows = []
+    for name in sorted(found.__all__, key=str.lower):
+        value = getattr(found, name)
+        about = (inspect.getdoc(value) if inspect.isclass(value) or callable(value) else None) or ""
+        rows.append((f"`{name}`", " ".join(re.split(r"\n\n|(?<=\.)\s", about.strip())[0].split()).replace("`", "`")))
+    return table(["name", "what it is"], iter(rows))
+
+
+def api(module: str) -> str:
+    """What mkdocstrings puts on the built site: each public name where it is defined."""
+    found = importlib.import_module(module)
+    places = ((name, getattr(getattr(found, name), "__module__", None)) for name in sorted(found.__all__, key=str.lower))
+    return "\n".join(f"::: {place}.{name}" for name, place in places if place and place.startswith("shmstore."))
+
+
+def main() -> int:
+    """Write the parts, or with --check name the pages that are out of date."""
+    arguments = argparse.ArgumentParser(description="Writes the generated parts of the pages.")
+    arguments.add_argument("--check", action="store_true", help="change nothing; exit code 1 where a page is out of date")
+    check = arguments.parse_args().check
+    for path in (found := stale()):
+        if not check:
+            path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+        print(f"{path.relative_to(ROOT)}: " + ("out of date: run scripts/check --fix" if check else "written"))
+    return 1 if check and found else 0
+
+
 PARTS = {
     "producer-options": producer_options,
     "spark-options": spark_options,
@@ -200,4 +250,10 @@ PARTS = {
     "messages": messages,
     "refusals": refusals,
     "example": example,
+    "file": file,
+    "names": names,
+    "api": api,
 }
+
+if __name__ == "__main__":
+    sys.exit(main())
