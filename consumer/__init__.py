@@ -8,17 +8,13 @@ if __name__ == "consumer":  # found as a folder of the checkout, where a file of
 
 import typing
 
+from shmstore import lazy_names
+
 if typing.TYPE_CHECKING:
     from shmstore.consumer.consumer import Consumer
 
 __all__ = ["Consumer"]
 
 
-def __getattr__(name: str) -> typing.Any:
-    """Import `Consumer` when it is first asked for: where it lacks NumPy, a process of Spark's is to say more than that."""
-    if name != "Consumer":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from shmstore.consumer.consumer import Consumer
-
-    globals()[name] = Consumer
-    return Consumer
+# Imported when it is first asked for: where it lacks NumPy, a process of Spark's is to say more than that.
+__getattr__, __dir__ = lazy_names.of(__name__, {"shmstore.consumer.consumer": "Consumer"})

@@ -3,28 +3,33 @@
 if __name__ == "producer":  # found as a folder of the checkout, where a file of yours may have the same name
     raise ImportError("import shmstore.producer instead of producer")
 
-from shmstore.home.snapshots import Progress, cancel_snapshot, snapshot_status, snapshot_waits
-from shmstore.producer.doctor import Finding, check_server, tables_of
-from shmstore.producer.errors import (
-    AnonymousTransactions,
-    ChecksumMismatch,
-    LinkLost,
-    LoginRefused,
-    PatternError,
-    PrivilegeMissing,
-    ServerBehind,
-    ServerIdInUse,
-    ServerUnreachable,
-    SettingsError,
-    TransactionBroken,
-)
-from shmstore.producer.pipeline.replicator import run
-from shmstore.producer.pipeline.sources import run_all
-from shmstore.producer.pipeline.statistics import Summary
-from shmstore.producer.settings import Settings
-from shmstore.producer.settings_sources import add_flags, load_all, load_settings
-from shmstore.producer.snapshot.request import request_snapshot
-from shmstore.producer.snapshot.server_tables import ServerTable, ServerTables
+import typing
+
+from shmstore import lazy_names
+
+if typing.TYPE_CHECKING:
+    from shmstore.home.snapshots import Progress, cancel_snapshot, snapshot_status, snapshot_waits
+    from shmstore.producer.doctor import Finding, check_server, tables_of
+    from shmstore.producer.errors import (
+        AnonymousTransactions,
+        ChecksumMismatch,
+        LinkLost,
+        LoginRefused,
+        PatternError,
+        PrivilegeMissing,
+        ServerBehind,
+        ServerIdInUse,
+        ServerUnreachable,
+        SettingsError,
+        TransactionBroken,
+    )
+    from shmstore.producer.pipeline.replicator import run
+    from shmstore.producer.pipeline.sources import run_all
+    from shmstore.producer.pipeline.statistics import Summary
+    from shmstore.producer.settings import Settings
+    from shmstore.producer.settings_sources import add_flags, load_all, load_settings
+    from shmstore.producer.snapshot.request import request_snapshot
+    from shmstore.producer.snapshot.server_tables import ServerTable, ServerTables
 
 __all__ = [
     "AnonymousTransactions",
@@ -56,3 +61,21 @@ __all__ = [
     "snapshot_waits",
     "tables_of",
 ]
+
+# Where each public name is defined: options are shown, and checked, without what reads a server.
+__getattr__, __dir__ = lazy_names.of(
+    __name__,
+    {
+        "shmstore.home.snapshots": "Progress cancel_snapshot snapshot_status snapshot_waits",
+        "shmstore.producer.doctor": "Finding check_server tables_of",
+        "shmstore.producer.errors": "AnonymousTransactions ChecksumMismatch LinkLost LoginRefused PatternError PrivilegeMissing ServerBehind "
+        "ServerIdInUse ServerUnreachable SettingsError TransactionBroken",
+        "shmstore.producer.pipeline.replicator": "run",
+        "shmstore.producer.pipeline.sources": "run_all",
+        "shmstore.producer.pipeline.statistics": "Summary",
+        "shmstore.producer.settings": "Settings",
+        "shmstore.producer.settings_sources": "add_flags load_all load_settings",
+        "shmstore.producer.snapshot.request": "request_snapshot",
+        "shmstore.producer.snapshot.server_tables": "ServerTable ServerTables",
+    },
+)

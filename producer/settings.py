@@ -7,16 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shmstore.errors import did_you_mean
 from shmstore.event import Position
 from shmstore.patterns.table_patterns import FORMS
 from shmstore.producer import gtid
 from shmstore.producer.errors import SettingsError
-from shmstore.producer.filters.table_filter import OPERATIONS, TableFilter
+from shmstore.producer.filters import OPERATIONS
 from shmstore.start_position import parse_start
 from shmstore.units import duration, size
+
+if TYPE_CHECKING:
+    from shmstore.producer.filters.table_filter import TableFilter
 
 # The options in groups, as help and documentation show them. Each stands in one.
 GROUPS = {
@@ -280,6 +283,8 @@ class Settings:
 
     def table_filter(self, left_out: Callable[[str, str], None] | None = None) -> TableFilter:
         """Return a new filter for these options; `left_out`: as `TableFilter` has it."""
+        from shmstore.producer.filters.table_filter import TableFilter  # which loads numpy: not for --help
+
         columns = {name: getattr(self, name) for name in ("column_include", "column_exclude", "column_mask", "column_hash")}
         return TableFilter(
             include=self.include,

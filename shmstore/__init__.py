@@ -11,8 +11,9 @@ To read the code, begin with `memory.layout` (the bytes), `ring` (put, get and a
 and `store.store` (all together). The rest hangs on these.
 """
 
-import importlib
 import typing
+
+from shmstore import lazy_names
 
 if typing.TYPE_CHECKING:
     from shmstore.consumer.consumer import Consumer
@@ -106,37 +107,24 @@ __all__ = [
     "state_directory",
 ]
 
-# Where each public name is defined. They are imported when first asked for: the command line needs no numpy to explain itself.
-_HOMES = {
-    name: f"shmstore.{home}"
-    for home, names in {
-        "consumer.consumer": "Consumer",
-        "errors": "AckError BatchTooLarge BinlogDisabled BinlogPurged LayoutMismatch PositionNotFound ProducerInUse "
+# Where each public name is defined. The command line needs no numpy to explain itself.
+__getattr__, __dir__ = lazy_names.of(
+    __name__,
+    {
+        "shmstore.consumer.consumer": "Consumer",
+        "shmstore.errors": "AckError BatchTooLarge BinlogDisabled BinlogPurged LayoutMismatch PositionNotFound ProducerInUse "
         "ProtocolError SchemaUnknown ShmStoreError SourceError StoreClosed StoreCorrupt StoreError "
         "StoreExists StoreFull StoreNotFound StoreUnreachable SubscriptionInUse SubscriptionLost SubscriptionNotFound "
         "SyncTimeout UnsupportedEvent",
-        "event": "ABSENT Absent Column EntryType Event EventType Position Row TableSchema",
-        "memory.layout": "BatchMode SLOT SlotFlag",
-        "ring.cursors": "Cursor",
-        "store.batch": "Batch",
-        "home.acks": "Checkpoint CheckpointFile checkpoints",
-        "home.home": "state_directory",
-        "store.stats": "LogStat StoreStat StreamStat SubscriptionStat",
-        "store.store": "EventStore",
-        "store.subscription": "Subscription",
-        "store.view": "StoreView",
-    }.items()
-    for name in names.split()
-}
-
-
-def __getattr__(name: str) -> typing.Any:
-    """Import a public name when it is first asked for."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found = getattr(importlib.import_module(_HOMES[name]), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+        "shmstore.event": "ABSENT Absent Column EntryType Event EventType Position Row TableSchema",
+        "shmstore.memory.layout": "BatchMode SLOT SlotFlag",
+        "shmstore.ring.cursors": "Cursor",
+        "shmstore.store.batch": "Batch",
+        "shmstore.home.acks": "Checkpoint CheckpointFile checkpoints",
+        "shmstore.home.home": "state_directory",
+        "shmstore.store.stats": "LogStat StoreStat StreamStat SubscriptionStat",
+        "shmstore.store.store": "EventStore",
+        "shmstore.store.subscription": "Subscription",
+        "shmstore.store.view": "StoreView",
+    },
+)

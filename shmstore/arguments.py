@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import textwrap
 from collections.abc import Iterable
 from typing import Any, NoReturn
@@ -20,6 +19,8 @@ class HelpFormatter(argparse.HelpFormatter):
     """Help whose usage line names only what must be given, and whose indented lines (examples) stay as they are."""
 
     def __init__(self, prog: str) -> None:
+        import shutil  # which loads what compresses files: for help alone
+
         super().__init__(prog, max_help_position=OPTIONS_AT, width=min(WIDTH, shutil.get_terminal_size().columns) - 2)
 
     def add_usage(self, usage: str | None, actions: Iterable[argparse.Action], groups: Any, prefix: str | None = None) -> None:

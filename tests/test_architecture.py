@@ -27,7 +27,7 @@ MOST_MODULES = 15  # in one folder
 # of the part's own folder. What is not named is highest, and so may import all, and be imported by none below it.
 LAYERS = {
     "shmstore": (
-        "native arguments clock errors event gtids patterns sources",
+        "native arguments clock errors event gtids lazy_names patterns sources",
         "atomic_file certificate column_type start_position",
         "sql",
         "memory",
@@ -68,7 +68,7 @@ LAYERS = {
 
 # What producer and consumer may import from shmstore besides its public names: these names of these modules.
 PUBLIC = {
-    "shmstore": "errors",
+    "shmstore": "errors lazy_names",
     "shmstore.arguments": "LOG Parser SECTIONS",
     "shmstore.atomic_file": "replace",
     "shmstore.certificate": "load_certificate",

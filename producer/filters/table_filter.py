@@ -15,11 +15,11 @@ from shmstore.encoding.codec import encode_schema, unpack_rows
 from shmstore.event import EventType, TableSchema
 from shmstore.patterns.table_patterns import Patterns
 from shmstore.producer.errors import PatternError
+from shmstore.producer.filters import OPERATIONS
 from shmstore.producer.filters.condition import Bound, bind
 from shmstore.producer.filters.condition_parser import parse
 from shmstore.producer.filters.condition_tree import Both, Node
 
-OPERATIONS = ("insert", "update", "delete", "ddl", "query")
 MASK = "***"
 # What tools that change a table's schema work on beside it. gh-ost: _t_gho, _t_ghc, _t_del; pt-online-schema-change: _t_new, _t_old, with
 # more underscores in front where such a name is taken.

@@ -10,20 +10,11 @@ from pathlib import Path
 
 from scripts.benchmarks import chart, measure
 
-BENCHES = ("store", "decode", "pipeline", "snapshot", "serve", "queue", "flight", "spark", "tables", "growth", "memory", "log")
-CHOOSY = (
-    "store",
-    "decode",
-    "pipeline",
-    "snapshot",
-    "serve",
-    "queue",
-    "flight",
-    "tables",
-    "growth",
-    "memory",
-    "log",
-)  # that take --only
+BENCHES = (
+    *("store", "decode", "pipeline", "snapshot", "serve", "queue", "flight", "spark", "tables", "growth", "memory"),
+    *("log", "start"),
+)
+CHOOSY = tuple(name for name in BENCHES if name != "spark")  # that take --only
 PEERS = {
     "store": ("pyzmq", "faster-fifo", "iceoryx2", "redis"),
     "pipeline": ("pydbzengine",),

@@ -41,7 +41,9 @@ class Commands:
         self.parser = parser
         self.by_name: dict[str, Command] = {}
         self._level = ""
-        self._parsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Command)
+        self._parsers = parser.add_subparsers(
+            prog=parser.prog, title="commands", metavar="COMMAND", required=True, parser_class=Command
+        )
 
     def add(
         self, run: Run, name: str, does: str, example: str, notes: str = "", *, fill: Fill | None = None, store: bool = True

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +20,8 @@ CONFIG = "shmstore.toml"  # what `run` reads without --config
 
 def read(path: str) -> dict[str, Any]:
     """Return the sections of a file. Raises ValueError."""
+    import tomllib
+
     try:
         with open(path, "rb") as file:
             return tomllib.load(file)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from shmstore.start_position import Start, parse_start
+if TYPE_CHECKING:
+    from shmstore.start_position import Start
 
 
 def mode(text: str) -> int:
@@ -69,6 +71,8 @@ def address(text: str) -> tuple[str, int]:
 
 def place(text: str) -> Start:
     """Return the start that `text` names, in the forms of `shmstore.start_position`."""
+    from shmstore.start_position import parse_start
+
     try:
         return parse_start(text)
     except ValueError as error:

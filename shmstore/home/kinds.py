@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -174,7 +173,7 @@ def _take_away(path: Path) -> None:
         path.unlink(missing_ok=True)
         return
     if not path.name.startswith(LOG_REMOVED):
-        renamed = path.with_name(f"{LOG_REMOVED}{secrets.token_hex(4)}")
+        renamed = path.with_name(f"{LOG_REMOVED}{os.urandom(4).hex()}")
         path.rename(renamed)
         sync(path.parent)
         path = renamed

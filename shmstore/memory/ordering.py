@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import threading
 from typing import Final, Protocol
 
@@ -23,11 +22,11 @@ except ImportError:  # built without a compiler
 COMPILED: Final = hot is not None and os.environ.get("SHMSTORE_PURE", "") in ("", "0")
 
 #: True where the processor may reorder stores, or loads (not x86-64).
-WEAK_ORDER: Final = platform.machine().lower() not in ("x86_64", "amd64", "i686")
+WEAK_ORDER: Final = os.uname().machine.lower() not in ("x86_64", "amd64", "i686")
 
 _barrier = threading.Lock()
 libc = ctypes.CDLL(None, use_errno=True)
-_MEMBARRIER: Final = {"x86_64": 324, "amd64": 324, "aarch64": 283}.get(platform.machine().lower(), -1)
+_MEMBARRIER: Final = {"x86_64": 324, "amd64": 324, "aarch64": 283}.get(os.uname().machine.lower(), -1)
 _GLOBAL_EXPEDITED, _REGISTER_GLOBAL_EXPEDITED = 2, 4
 
 

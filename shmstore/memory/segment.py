@@ -13,7 +13,6 @@ import errno
 import grp
 import os
 import re
-import secrets
 import stat as stat_module
 import weakref
 from collections.abc import Callable
@@ -215,6 +214,11 @@ def _file(path: str | os.PathLike[str] | None) -> str | None:
     return None if path is None else os.path.abspath(os.fspath(path))
 
 
+def new_epoch() -> int:
+    """Return a random id for a store's life: odd, so never 0."""
+    return int.from_bytes(os.urandom(8), "little") >> 1 | 1
+
+
 def create(
     name: str,
     options: CreateOptions,
@@ -259,7 +263,7 @@ def create(
             if path is None and error.errno == errno.ENOSPC:
                 fix += ", make /dev/shm larger (a container's with `--shm-size`), or keep the ring in a file (`path`)"
             raise StoreError(f"store {name!r} needs {sizes.total:,} bytes in {directory}; {error.strerror}: {fix}") from error
-        os.pwrite(fd, _first_header(options, sizes, epoch or secrets.randbits(63) | 1), 0)
+        os.pwrite(fd, _first_header(options, sizes, epoch or new_epoch()), 0)
         os.pwrite(fd, _first_entries(options), layout.HEADER.itemsize)
         fill(fd, sizes)
         _write_word(fd, "version", layout.VERSION)  # last: now it is a store

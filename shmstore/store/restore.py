@@ -9,26 +9,23 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shmstore.clock import calendar_ms
 from shmstore.errors import PositionNotFound, ProducerInUse, StoreCorrupt, StoreError, StoreExists, StoreNotFound
-from shmstore.home import append_lock, identity, kinds
+from shmstore.home import append_lock, identity
 from shmstore.home.acks import NOWHERE, Checkpoint, acks_of
 from shmstore.home.append_lock import AppendLock
 from shmstore.home.home import PRIVATE, Home
 from shmstore.home.identity import Identity
 from shmstore.log.files import LogFiles, slots_of
 from shmstore.log.format import RECORD
-from shmstore.log.keeper import report_cut
-from shmstore.log.recovery import Tail, recover
 from shmstore.memory import layout, segment
 from shmstore.memory.create_options import CreateOptions, checked
 from shmstore.memory.layout import (
@@ -46,6 +43,9 @@ from shmstore.memory.mapping import Views
 from shmstore.memory.segment import Segment
 from shmstore.ring.cursors import FLOOR, LOGGED, PUT
 from shmstore.store.content import totals
+
+if TYPE_CHECKING:
+    from shmstore.log.recovery import Tail
 
 PATIENCE = 5.0  # seconds for another process to finish with the log
 
@@ -241,7 +241,7 @@ def made(
     )
     if home.has_log:
         raise remembered
-    epoch = secrets.randbits(63) | 1
+    epoch = segment.new_epoch()
     with ExitStack() as held:
 
         def fill(fd: int, sizes: layout.Sizes) -> None:
@@ -258,6 +258,8 @@ def made(
 
         def undone(error: type[BaseException] | None, *_: object) -> None:
             if error is not None:
+                from shmstore.home import kinds
+
                 kinds.remove_log(home, epoch)
 
         return with_log(segment.create(name, options, path=path, mode=mode, group=group, epoch=epoch, fill=fill))
@@ -302,6 +304,10 @@ def _restored(name: str, home: Home, path: str | None) -> Segment:
     Nothing in the home is written from before the acks are read until the segment is there: an owner whose memory was taken away may write its
     last ack before that, and is refused after, as its subscription is then that of the new segment.
     """
+    from shmstore.home import kinds  # these here, and not above: most processes that attach never restore
+    from shmstore.log.keeper import report_cut
+    from shmstore.log.recovery import recover
+
     with suppress(StoreNotFound):
         return segment.attach(name, path=path)
     known = identity.read(home)

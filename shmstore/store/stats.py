@@ -11,7 +11,6 @@ from shmstore.errors import PositionNotFound, StoreCorrupt, StoreError
 from shmstore.event import Position
 from shmstore.log.files import log_of, set_firsts
 from shmstore.log.format import RECORD
-from shmstore.log.keeper import fix_of
 from shmstore.memory.layout import (
     DISARMED,
     LOCK_PRODUCER,
@@ -274,6 +273,8 @@ def log_trouble(segment: Segment) -> str:
     if code == 0:
         return ""
     if code > 0:
+        from shmstore.log.keeper import fix_of  # where it is wanted: the keeper is the producer's
+
         return f"the log in {segment.home}/log cannot be written: {os.strerror(code)}; {fix_of(code)}"
     active = [each for each in subscriptions_of(segment) if each.state == "active"]
     if not active:

@@ -22,7 +22,6 @@ def add(commands: Commands) -> None:
         "Exit codes: 0 nothing is wrong, 1 something is, 2 the file cannot be read.",
         store=False,
     )
-    sub.set_defaults(commands=commands.by_name)
     sub.add_argument(
         "file", nargs="?", default=config_file.CONFIG, metavar="FILE", help=f"the file (default: {config_file.CONFIG})"
     )
@@ -30,6 +29,8 @@ def add(commands: Commands) -> None:
 
 def check(options: argparse.Namespace) -> int:
     """`shmstore config check`."""
-    found = config_file.problems(options.file, options.commands)
+    from shmstore.cli.command_line import commands  # all of them: each reads its own section
+
+    found = config_file.problems(options.file, commands().by_name)
     print("\n".join(printable(f"{options.file}: {each}") for each in found) or f"{options.file}: nothing is wrong")
     return 1 if found else 0

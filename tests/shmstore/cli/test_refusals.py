@@ -169,7 +169,7 @@ sys.exit(main(["ls"]))
 
 @pytest.mark.parametrize(
     "module",
-    ["argparse", "numpy", "importlib.metadata", "shmstore.cli.command_line", "shmstore.cli.signals", "shmstore.cli.text_report"],
+    ["argparse", "numpy", "json", "shmstore.cli.command_line", "shmstore.cli.named_store", "shmstore.cli.text_report"],
 )
 def test_interrupted_while_it_is_imported(module: str) -> None:
     """Ctrl-C while the command is still imported ends it as any other does: exit code 130 and not a word."""
