@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import string
+from collections.abc import Sequence
 from typing import Final
 
 from shmstore.consumer.live.figures import Rate, Remembered, ShownReader, ShownStore, ShownTable, SnapshotTable, Waiting
@@ -11,6 +12,8 @@ from shmstore.units import moment, quantity, span
 
 LETTERS: Final = string.ascii_lowercase  # of readers in the ring: a is where the first has acked, A where it got
 UNKNOWN: Final = "-"
+BLOCKS: Final = "▁▂▃▄▅▆▇█"
+LINE: Final = 8  # characters of a line of the last minutes
 
 
 def printable(text: str) -> str:
@@ -42,7 +45,7 @@ def ring(store: ShownStore, width: int) -> str:
     size = max(1, width - 2)
     first, held = store.ring.first, store.ring.held
     cells = ["━" if held >= 1 or ((i + 0.5) / size - first) % 1 < held else "·" for i in range(size)]
-    numbers = {reader.name: number for number, reader in enumerate(store.readers)}
+    numbers = {reader.name: reader.number for reader in store.readers}
     order = ("log", "get", "ack", "put")  # what comes later covers what is there
     for mark in sorted(store.ring.marks, key=lambda each: order.index(each.cursor)):
         if mark.ring is None:
@@ -50,6 +53,21 @@ def ring(store: ShownStore, width: int) -> str:
         letter = letter_of(numbers.get(mark.reader, 0))
         cells[min(size - 1, int(mark.ring * size))] = {"put": "►", "log": "|", "get": letter.upper(), "ack": letter}[mark.cursor]
     return cut(f"[{''.join(cells)}]", width)
+
+
+LEGEND: Final = "► put   | end of the log   a acked by reader a   A given to it   ━ held"
+
+
+def sparkline(values: Sequence[float | None], width: int) -> str:
+    """The newest part of a series in `width` characters, the largest value as a full block; a blank where nothing is known."""
+    if not values:
+        return " " * width
+    size = max(1, -(-len(values) // width))  # points that one character stands for, by their largest
+    runs = [values[max(0, end - size) : end] for end in range(len(values), 0, -size)]
+    peaks = [max((each for each in run if each is not None), default=None) for run in reversed(runs)]
+    most = max((peak for peak in peaks if peak is not None), default=0.0)
+    blocks = [" " if peak is None else BLOCKS[round((len(BLOCKS) - 1) * peak / most)] if most else BLOCKS[0] for peak in peaks]
+    return "".join(blocks)[-width:].rjust(width)
 
 
 def at_rest(store: Remembered, width: int) -> list[str]:
@@ -67,29 +85,31 @@ def letter_of(number: int) -> str:
     return LETTERS[number] if number < len(LETTERS) else "*"
 
 
-READERS: Final = ("", "READER", "STATE", "READS", "RATE", "BEHIND", "BYTES", "SECONDS", "CAUGHT UP IN")
+READERS: Final = ("", "READER", "STATE", "BEHIND", "WAITS", "15 MIN", "RATE", "CAUGHT UP", "BYTES", "READS")
 
 
-def reader_cells(number: int, reader: ShownReader) -> tuple[str, ...]:
-    """A reader, as `READERS` names its cells."""
+def reader_cells(reader: ShownReader, waited: Sequence[float | None] = ()) -> tuple[str, ...]:
+    """A reader, as `READERS` names its cells; `waited` is how long its oldest event waited in the last minutes."""
     holds = {"producer": "STOPS PRODUCER", "log": "fills log"}.get(reader.holds)
     return (
-        letter_of(number),
+        letter_of(reader.number),
         cut(printable(reader.name), 16),
         holds or reader.state,
-        reader.source,
-        per_second(reader.rate, ""),
         f"{reader.lag_events:,}",
-        quantity(reader.lag_bytes),
-        f"{reader.lag_seconds:,.1f}",
+        span(round(reader.waited, 1)) if reader.lag_events else UNKNOWN,
+        sparkline(waited, LINE),
+        per_second(reader.rate, ""),
         UNKNOWN if reader.catch_up is None else "never" if reader.catch_up == math.inf else span(reader.catch_up),
+        quantity(reader.lag_bytes),
+        reader.source,
     )
 
 
 def waiting_cells(number: int, reader: Waiting) -> tuple[str, ...]:
     """A reader of a store that is not in memory, as `READERS` names its cells."""
     behind = f"{reader.lag_events:,}"
-    return letter_of(number), cut(printable(reader.name), 16), reader.state, "log", UNKNOWN, behind, UNKNOWN, UNKNOWN, UNKNOWN
+    unknown = (UNKNOWN,) * 5
+    return letter_of(number), cut(printable(reader.name), 16), reader.state, behind, *unknown, "log"
 
 
 TABLES: Final = ("TABLE", "ROWS/S", "INSERT", "UPDATE", "DELETE", "BYTES/S", "NEWEST", "LAST DDL")

@@ -69,13 +69,14 @@ class ShownLog(NamedTuple):
 
 
 class ShownReader(NamedTuple):
-    """A subscription. Lags are from its ack to put: `lag_seconds` in event time, `waited` how long its oldest event has waited by now.
+    """A subscription. `number` is its place in the store, which stays while others come and change; a store shows those in trouble first. Lags are from its ack to put: `lag_seconds` in event time, `waited` how long its oldest event has waited by now.
 
     `rate` is what it acks. `catch_up` is in how many seconds it has nothing left at the present rates: infinite where it falls behind,
     None where that is not known. `holds` says what it holds up: the producer, the log (most of which is kept for it alone), or nothing.
     """
 
     name: str
+    number: int
     state: str  # reading, away, dead, lost
     owner: int
     source: str  # ring or log: where its next event comes from
@@ -131,7 +132,8 @@ class ShownStore(NamedTuple):
     """One store: its health, then what is on the way from its source to its readers."""
 
     name: str
-    health: Health
+    health: Health  # the worst of `problems`, or that all is well
+    problems: tuple[Health, ...]  # all of them, the worst first
     source: str
     position: str
     connected: bool
@@ -189,7 +191,7 @@ class Host(NamedTuple):
 
 def document(value: Any) -> Any:
     """Return what of the model JSON can hold: tuples with names as objects, and infinity as the word never."""
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         if hasattr(value, "_asdict"):
             return {name: document(each) for name, each in value._asdict().items()}
         return [document(each) for each in value]

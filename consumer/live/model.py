@@ -31,7 +31,7 @@ from shmstore.consumer.live.figures import (
     SnapshotTable,
     Waiting,
 )
-from shmstore.consumer.monitoring.health import findings
+from shmstore.consumer.monitoring.health import HealthFinding, findings
 from shmstore.home.snapshots import Progress
 from shmstore.store.remembered import RememberedStore
 from shmstore.units import moment, quantity, span
@@ -101,7 +101,10 @@ class Model:
     def _store(self, stat: StoreStat, reading: Reading) -> ShownStore:
         then = _earlier(stat, self._readings)
         put = self._rate(then, lambda each: each.put)
-        readers = tuple(self._reader(each, stat, then, put, reading.now_ms) for each in stat.subscriptions)
+        readers = sorted(
+            (self._reader(each, number, stat, then, put, reading.now_ms) for number, each in enumerate(stat.subscriptions)),
+            key=_trouble,
+        )
         log = None if stat.log is None else _log(stat, stat.log, _earlier(stat, self._samples))
         pending = 0 if log is None else log.unwritten
         stream = stat.stream
@@ -111,6 +114,7 @@ class Model:
         made = ShownStore(
             name=stat.name,
             health=Health("ok", ""),
+            problems=(),
             source=stat.source,
             position=f"{stat.source_position.file}:{stat.source_position.offset}" if stat.source_position else "",
             connected=stream.connected,
@@ -120,16 +124,17 @@ class Model:
             blocked=wait,
             newest_ms=stat.put.time_ms,
             put=stat.put,
-            arrive=Flow(put, stream.behind_ms / 1000 if stream.heard_ms else None, _link(stat, reading.now_ms)),
+            arrive=Flow(put, stream.behind_ms / 1000 if stream.heard_ms and stat.producer_alive else None, _link(stat, reading.now_ms)),
             store=Flow(put, None, stored),
             keep=None if log is None else Flow(put, _seconds(pending, put.events if put else None), log.trouble),
             ring=_ring(stat),
             log=log,
-            readers=readers,
+            readers=tuple(readers),
             tables=tuple(self._tables(stat.name)),
             snapshots=() if snapshot is None else tuple(_snapshot(snapshot, reading.now_ms)),
         )
-        return made._replace(health=_health(stat, made, reading.now_ms))
+        problems = tuple(_problems(stat, made, reading.now_ms))
+        return made._replace(problems=problems, health=problems[0] if problems else Health("ok", _well(made)))
 
     def _rate(self, stats: Sequence[tuple[float, StoreStat]], of: Callable[[StoreStat], Cursor | None]) -> Rate | None:
         """How fast a cursor moved, over the readings since it last went back or was not there."""
@@ -146,7 +151,13 @@ class Model:
         return Rate(*((now - before) / seconds for now, before in zip(_counts(new), _counts(old), strict=True)))
 
     def _reader(
-        self, each: SubscriptionStat, stat: StoreStat, then: Sequence[tuple[float, StoreStat]], put: Rate | None, now_ms: int
+        self,
+        each: SubscriptionStat,
+        number: int,
+        stat: StoreStat,
+        then: Sequence[tuple[float, StoreStat]],
+        put: Rate | None,
+        now_ms: int,
     ) -> ShownReader:
         def ack(earlier: StoreStat) -> Cursor | None:
             return next((other.ack for other in earlier.subscriptions if other.name == each.name), None)
@@ -154,7 +165,8 @@ class Model:
         rate = self._rate(then, ack)
         return ShownReader(
             name=each.name,
-            state="lost" if each.state == "lost" else "reading" if each.alive else "dead" if each.owner_pid else "away",
+            number=number,
+            state=each.presence,
             owner=each.owner_pid,
             source="log" if stat.log is not None and each.ack.sequence < stat.floor else "ring",
             get=each.get.sequence,
@@ -320,6 +332,20 @@ def _holds(each: SubscriptionStat, stat: StoreStat) -> str:
     return "log" if LogStat.taken(each.lag_events, each.lag_bytes) > stat.log.size / 2 else ""
 
 
+def _trouble(reader: ShownReader) -> tuple[int, int]:
+    """Where a reader comes in the list: those that need somebody first, then those that read, then those that do not."""
+    waits = reader.lag_events > 0
+    ranks = (
+        reader.state == "lost",
+        reader.holds == "producer",
+        reader.state == "dead" and waits,
+        reader.holds == "log" or (waits and reader.waited > LATE),
+        reader.state == "reading",
+        True,
+    )
+    return ranks.index(True), reader.number
+
+
 def _blocked(then: Sequence[tuple[float, StoreStat]]) -> float:
     """The part of the time since the producer was another one, or since the first reading, that it waited for free space."""
     run = [then[0]]
@@ -384,22 +410,22 @@ def _age(then_ms: int, now_ms: int) -> float | None:
 # ---------------------------------------------------------------- one sentence
 
 
-def _health(stat: StoreStat, store: ShownStore, now_ms: int) -> Health:
-    """The worst that is to be said of a store."""
-    first = next(findings(stat, now_ms), None)
-    if first is not None:
-        return Health("bad", first.says, first.fix)
-    worry = next(_worries(stat, store, now_ms), None)
-    return worry or Health("ok", _well(store))
+def _problems(stat: StoreStat, store: ShownStore, now_ms: int) -> Iterator[Health]:
+    """Everything that is wrong with a store or soon will be, the most urgent first."""
+    found = list(findings(stat, now_ms))
+    yield from (Health("bad", each.says, each.fix) for each in found)
+    yield from _worries(stat, store, found, now_ms)
 
 
-def _worries(stat: StoreStat, store: ShownStore, now_ms: int) -> Iterator[Health]:
-    """What is no problem yet, the most urgent first."""
+def _worries(stat: StoreStat, store: ShownStore, found: Sequence[HealthFinding], now_ms: int) -> Iterator[Health]:
+    """What is no problem yet, or not one that `found` has, the most urgent first."""
     name = stat.name
-    if stat.space_wanted is not None:
+    named: set[str] = set()  # readers that a sentence is about: one is enough
+    if stat.space_wanted is not None and not any(each.fix == stat.holdup or stat.log is not None and each.says == stat.log.trouble for each in found):
         yield Health("warn", "the producer waits for free space", stat.holdup)
     log, slowest = store.log, stat.slowest
     if log is not None and slowest is not None and log.full_in is not None and log.full_in < max(3600.0, log.keep / 24):
+        named.add(slowest.name)
         yield _fills(stat, slowest, log.full_in)
     if stat.stream.purge_ms and stat.stream.purge_ms - now_ms < PURGE_MS:
         says = f"the source may delete the binlog that comes next, from {moment(stat.stream.purge_ms)} on"
@@ -409,20 +435,20 @@ def _worries(stat: StoreStat, store: ShownStore, now_ms: int) -> Iterator[Health
             again = f"ask again: `shmstore snapshot {name} --tables {failed.table}`"
             yield Health("warn", f"the snapshot of {failed.table} failed: {failed.problem}", again)
     for reader in store.readers:
-        if reader.state == "dead" and reader.lag_events:
+        if reader.state == "dead" and reader.lag_events and reader.name not in named:
+            named.add(reader.name)
             says = f"the reader of {reader.name!r}, pid {reader.owner}, died, and {reader.lag_events:,} events wait for it"
             yield Health("warn", says, f"start it again, or forget it: `shmstore unsubscribe {name} {reader.name}`")
     if store.arrive.delay is not None and store.arrive.delay > LATE:
         says = f"the producer is {span(store.arrive.delay)} behind its source"
         yield Health("warn", says, "it catches up after a pause; else it is slower than the server writes: docs, Performance")
-    late = [each for each in store.readers if each.waited > LATE and each.lag_events]
-    if late:
-        worst = max(late, key=lambda each: each.waited)
-        way = "and falls further behind" if worst.catch_up == math.inf else "and catches up"
-        way = way if worst.catch_up is not None else "behind"
-        says = f"{worst.name!r} is {worst.lag_events:,} events and {span(worst.waited)} behind"
-        fix = "is it running, and does it ack?" if worst.state != "reading" or worst.rate is None or not worst.rate.events else ""
-        yield Health("warn", f"{says}, {way}" if way != "behind" else says, fix)
+    for late in sorted(store.readers, key=lambda each: -each.waited):
+        if late.waited <= LATE or not late.lag_events or late.state == "lost" or late.name in named:
+            continue
+        way = {None: "", math.inf: ", and falls further behind"}.get(late.catch_up, ", and catches up")
+        says = f"{late.name!r} is {late.lag_events:,} events and {span(late.waited)} behind{way}"
+        stands = late.state != "reading" or late.rate is None or not late.rate.events
+        yield Health("warn", says, "is it running, and does it ack?" if stands else "")
     if stat.stream.skipped:
         yield Health(
             "warn", f"{stat.stream.skipped:,} events were left out: they could not be decoded", "the producer's log names them"
@@ -458,10 +484,11 @@ def _health_of_all(stores: Sequence[ShownStore], missing: Mapping[str, str], rem
     """The worst of all stores, with how many more there are."""
     found = [Health("bad", says) for says in missing.values()]
     found += [
-        health._replace(says=f"store {store.name!r}: {health.says}")
+        problem._replace(says=f"store {store.name!r}: {problem.says}")
         for state in ("bad", "warn")
         for store in stores
-        if (health := store.health).state == state
+        for problem in store.problems
+        if problem.state == state
     ]
     if not found:
         if len(remembered) == 1 and not stores:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Final
 from shmstore import ShmStoreError, StoreStat, StoreView
 from shmstore.clock import calendar_ms
 from shmstore.consumer.live.figures import Host
+from shmstore.consumer.live.history import EVERY, History
 from shmstore.consumer.live.model import Model, Reading, TableFigures
 from shmstore.consumer.monitoring.metrics import look
 from shmstore.consumer.monitoring.table_counts import Counting, TableCounts
@@ -28,10 +30,11 @@ _log = logging.getLogger("shmstore.live")
 
 
 class Observer:
-    """Observes the stores `names`, or all of this host; those that are not in memory in their homes, in the folder `state`. Without a
-    watcher it does nothing: no store is read then, and nothing counted.
+    """Observes the stores `names`, or all of this host; those that are not in memory in their homes, in the folder `state`. It takes a reading
+    every `period` seconds while somebody watches. With `always` it also takes one every `EVERY` seconds while nobody does, for the lines
+    of the last minutes, and counts no events meanwhile; without, it does nothing then.
 
-    Any thread may `watch` and `wait`; `close` ends it.
+    Any thread may `watch`, `wait` and read `history`; `close` ends it.
     """
 
     def __init__(
@@ -41,25 +44,36 @@ class Observer:
         state: str | os.PathLike[str] | None = None,
         period: float = PERIOD,
         linger: float = LINGER,
+        always: bool = False,
     ) -> None:
         self._names, self._homes, self.state = tuple(names), Homes(state), state
-        self._period, self._linger = period, linger
+        self._period, self._linger, self._always = period, linger, always
+        self.history = History()
         self._changed = threading.Condition()
         self._watchers = 0
         self._closed = False
+        self._quiet = True  # nobody watches, nor did within `linger` seconds
         self._host: Host | None = None
         self._number = 0  # of the reading that made it
         self._thread: threading.Thread | None = None
+        if always:
+            with self._changed:
+                self._start()
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
+        self._thread.start()
 
     @contextmanager
     def watch(self) -> Iterator[None]:
         """Have the stores observed while the block runs."""
         with self._changed:
             self._watchers += 1
+            if self._quiet:
+                self._host = None  # what was seen when nobody looked is old
+                self._changed.notify_all()
             if self._thread is None and not self._closed:
-                self._host = None  # what was seen when somebody last looked is old
-                self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
-                self._thread.start()
+                self._start()
         try:
             yield
         finally:
@@ -87,29 +101,40 @@ class Observer:
             thread.join()
 
     def _run(self) -> None:
-        model, counting = Model(), Counting(self.names, MOST_EVENTS)
-        counting.start()
-        watched = time.monotonic()
+        model, counting = Model(), None
+        watched = -math.inf
         try:
             while True:
+                now = time.monotonic()
+                with self._changed:
+                    watched = now if self._watchers else watched
+                    self._quiet = now - watched > self._linger
+                    if self._closed or (self._quiet and not self._always):
+                        self._thread = None  # whoever watches next begins again
+                        return
+                if self._quiet and counting is not None:
+                    counting.close()
+                    counting = None
+                elif not self._quiet and counting is None:
+                    counting = Counting(self.names, MOST_EVENTS)
+                    counting.start()
                 try:
-                    host = model.take(self._reading(counting.counts))
+                    host = model.take(self._reading(counting.counts if counting is not None else {}))
                 except Exception:  # a view that shows nothing new for a second is no reason to end
                     _log.exception("the stores could not be observed")
                 else:
+                    self.history.take(now, host)
                     with self._changed:
                         self._host = host
                         self._number += 1
                         self._changed.notify_all()
                 with self._changed:
-                    if self._watchers:
-                        watched = time.monotonic()
-                    self._changed.wait_for(lambda: self._closed, self._period)
-                    if self._closed or (not self._watchers and time.monotonic() - watched >= self._linger):
-                        self._thread = None  # whoever watches next begins again
-                        return
+                    self._changed.wait_for(
+                        lambda: self._closed or (self._quiet and self._watchers > 0), EVERY if self._quiet else self._period
+                    )
         finally:
-            counting.close()
+            if counting is not None:
+                counting.close()
 
     def _reading(self, counts: dict[str, TableCounts]) -> Reading:
         stats, missing = look(self._names)

@@ -28,7 +28,7 @@ from shmstore.consumer.live.observer import Observer
 LOOK: Final = 0.25  # seconds between two looks at what was observed
 STEP: Final = 0.5  # seconds between two looks for events
 MOST_LINES: Final = 500
-COLOURS: Final = {"ok": "ok", "warn": "warn", "bad": "bad"}
+ANSI_THEMES: Final = ("ansi-dark", "textual-ansi")  # Textual's from 8.1 and before: the terminal's own colours, dark or light
 ORDERS: Final[Mapping[str, Callable[[ShownTable], float]]] = {
     "rows a second": lambda table: table.rate,
     "newest rows": lambda table: table.last_ms,
@@ -82,12 +82,13 @@ class Top(App[None]):
     TITLE = "shmstore top"
     ENABLE_COMMAND_PALETTE = False
     CSS = """
-    #health { height: auto; max-height: 3; padding: 0 1; }
-    .ok { background: $success-muted; } .warn { background: $warning-muted; } .bad { background: $error-muted; }
+    #health { height: auto; max-height: 3; padding: 0 1; text-style: reverse; }
+    .ok { color: ansi_green; } .warn { color: ansi_yellow; } .bad { color: ansi_red; }
     #way, #ring, #snapshot, #told { height: auto; }
-    #readers { height: auto; max-height: 6; }
+    #readers { height: auto; max-height: 40vh; }
+    #readers, #tables, #events { scrollbar-size-horizontal: 0; }
     #tables { height: 1fr; min-height: 3; max-height: 10; }
-    #told { color: $text-muted; }
+    #told { text-style: dim; }
     #events { height: 1fr; min-height: 3; }
     Ask, Sure { align: center middle; }
     Ask > Vertical, Sure > Vertical { width: 70; height: auto; border: round $primary; background: $surface; padding: 0 1; }
@@ -103,7 +104,8 @@ class Top(App[None]):
     ]
 
     def __init__(self, observer: Observer, *, show_values: bool = False) -> None:
-        super().__init__()
+        super().__init__(ansi_color=True)
+        self.theme = next(name for name in ANSI_THEMES if name in self.available_themes)
         self._observer, self._show_values = observer, show_values
         self._number = 0
         self._host: Host | None = None
@@ -199,14 +201,16 @@ class Top(App[None]):
         self._say(health.state, health.says if health is not store.health else f"{which}: {health.says}", health.fix, which)
         if isinstance(store, Remembered):
             self._draw_at_rest(drawing.at_rest(store, width))
-            _fill(self._readers, [drawing.waiting_cells(number, each) for number, each in enumerate(store.readers)])
+            _fill(self._readers, {each.name: drawing.waiting_cells(number, each) for number, each in enumerate(store.readers)})
             return
         self.query_one("#way", Static).update("\n".join(drawing.way(store, width)))
-        self.query_one("#ring", Static).update(drawing.ring(store, width))
+        self.query_one("#ring", Static).update(f"{drawing.ring(store, width)}\n{drawing.cut(drawing.LEGEND, width)}")
         self.query_one("#snapshot", Static).update(drawing.snapshot_line(store.snapshots, width))
-        _fill(self._readers, [drawing.reader_cells(number, each) for number, each in enumerate(store.readers)])
+        points = [point.stores.get(store.name) for point in self._observer.history.after(0)]
+        waited = {each.name: [point and point.readers.get(each.name) for point in points] for each in store.readers}
+        _fill(self._readers, {each.name: drawing.reader_cells(each, waited[each.name]) for each in store.readers})
         tables = sorted(self._seen(store), key=ORDERS[self._order], reverse=True)
-        _fill(self._tables, [drawing.table_cells(each) for each in tables])
+        _fill(self._tables, {repr((each.database, each.table)): drawing.table_cells(each) for each in tables})
         self._tell()
 
     def _draw_at_rest(self, way: list[str]) -> None:
@@ -316,11 +320,11 @@ class Top(App[None]):
     def action_unsubscribe(self) -> None:
         """Forget the subscription that the cursor is on."""
         store = self.store
-        row = self._readers.cursor_row
-        if store is None or not 0 <= row < len(store.readers):
+        chosen = _chosen(self._readers)
+        reader = next((each for each in store.readers if each.name == chosen), None) if store is not None else None
+        if store is None or reader is None:
             self._warn("there is no reader to forget of a store in memory")
             return
-        reader = store.readers[row]
 
         def asked(sure: bool | None) -> None:
             if sure:
@@ -366,12 +370,17 @@ def event_line(event: Mapping[str, Any]) -> str:
     return drawing.printable(" ".join(parts))
 
 
-def _fill(table: DataTable[Any], rows: list[tuple[str, ...]]) -> None:
-    """Show these rows; the cursor stays in its line."""
-    at, scroll = table.cursor_row, table.scroll_y
+def _chosen(table: DataTable[Any]) -> str | None:
+    """The key of the row that the cursor is on; None where there is none."""
+    return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value if table.row_count else None
+
+
+def _fill(table: DataTable[Any], rows: Mapping[str, tuple[str, ...]]) -> None:
+    """Show these rows, by key; the cursor stays on the row that it is on, wherever that is now."""
+    chosen, at, scroll = _chosen(table), table.cursor_row, table.scroll_y
     table.clear()
-    for row in rows:
-        table.add_row(*map(Text, row))
+    for key, row in rows.items():
+        table.add_row(*map(Text, row), key=key)
     if rows:
-        table.move_cursor(row=min(at, len(rows) - 1), scroll=False)
+        table.move_cursor(row=list(rows).index(chosen) if chosen in rows else min(at, len(rows) - 1), scroll=False)
         table.scroll_to(y=scroll, animate=False)

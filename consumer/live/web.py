@@ -1,7 +1,8 @@
 """The live page: three files, a stream of figures, a stream of events for each filter, and, with a token, two actions.
 
     GET  /               the page; page.css, page.js and icon.svg are all that it loads
-    GET  /host           server-sent events: what the page may do (`settings`), then each second a `figures.Host` as JSON
+    GET  /host           server-sent events: what the page may do (`settings`), then each second a `figures.Host` as JSON, and the points
+                         of the last minutes (`points`: a list of `history.Point`), those that are new since the ones before
     GET  /events         server-sent events: of the store `store`, filtered by `tables`, `operations` and `text`
     POST /unsubscribe    {"store", "subscription"}, with the header X-Shmstore-Token
     POST /snapshot       {"store", "tables"}, the same
@@ -121,10 +122,13 @@ class Web(HttpServer):
     def _figures(self) -> Iterator[bytes]:
         with self._observer.watch():
             yield _event({"actions": self._token is not None, "values": self._show_values}, "settings")
-            number = 0
+            number = drawn = 0
             while not self.closing.is_set():
                 number, host = self._observer.wait(number, ALIVE)
                 yield b": \n\n" if host is None else _event(document(self._shown(host)))
+                if points := self._observer.history.after(drawn):
+                    drawn = points[-1].number
+                    yield _event(document(points), "points")
 
     def _shown(self, host: Host) -> Host:
         """Without what is not to be seen, and of the tables not more than anybody looks at."""

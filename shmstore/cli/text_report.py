@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from shmstore.clock import calendar_ms
 from shmstore.errors import LayoutMismatch, StoreNotFound
 from shmstore.event import Position
 from shmstore.memory.segment import has_users, where_is
@@ -75,8 +76,9 @@ def page(stat: StoreStat, live: ShownStore | None = None) -> str:
     if not stat.subscriptions:
         follows = "the producer will stop when the ring is full" if stat.log is None else "who comes finds all that the log keeps"
         return "\n".join(map(printable, [*lines, f"no subscriptions: {follows}"]))
-    table: list[tuple[str, ...]] = [("SUBSCRIPTION", "STATE", "OWNER", "GET", "ACK", "LAG EVENTS", "ROWS", "BYTES", "SECONDS")]
-    table += [_row(each) for each in stat.subscriptions]
+    table: list[tuple[str, ...]] = [("SUBSCRIPTION", "STATE", "OWNER", "GET", "ACK", "BEHIND", "ROWS", "BYTES", "WAITS")]
+    now = calendar_ms()
+    table += [_row(each, now) for each in stat.subscriptions]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         cells = (
@@ -148,17 +150,18 @@ def _stream(stat: StoreStat) -> list[str]:
     return lines
 
 
-def _row(stat: SubscriptionStat) -> tuple[str, ...]:
+def _row(stat: SubscriptionStat, now_ms: int) -> tuple[str, ...]:
+    """A subscription: the last cell is how long its oldest event has waited."""
     return (
         stat.name,
-        stat.state,
+        stat.presence,
         owner(stat.owner_pid, stat.alive),
         f"{stat.get.sequence:,}",
         f"{stat.ack.sequence:,}",
         f"{stat.lag_events:,}",
         f"{stat.lag_rows:,}",
         quantity(stat.lag_bytes),
-        f"{stat.lag_ms / 1000:,.1f}",
+        span(round(max(0, now_ms - stat.oldest_ms) / 1000, 1)) if stat.oldest_ms else "-",
     )
 
 

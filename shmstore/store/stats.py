@@ -66,6 +66,11 @@ class SubscriptionStat(NamedTuple):
     oldest_ms: int = 0
 
     @property
+    def presence(self) -> str:
+        """One word: reading (a process holds it), dead (that process died), away (none holds it), or lost (it was evicted)."""
+        return "lost" if self.state == "lost" else "reading" if self.alive else "dead" if self.owner_pid else "away"
+
+    @property
     def standing(self) -> str:
         """Name, owner and ack, for a sentence about who holds the producer up."""
         dead = f"its reader, pid {self.owner_pid}, died" if self.owner_pid else "nobody reads it"

@@ -4,6 +4,9 @@
 const byId = (id) => document.getElementById(id);
 const COLOURS = 8;
 const MOST_EVENTS = 300;
+const SPAN_MS = 900000; // that charts cover
+const GAP_MS = 30000; // between two points: nothing was observed meanwhile, and no line is drawn
+const [WIDE, HIGH] = [600, 80];
 
 function make(name, attributes = {}, ...children) {
   const node = document.createElement(name);
@@ -143,6 +146,8 @@ class StoreCard {
   constructor(name) {
     this.name = name;
     this.health = make("p", { class: "health", role: "status" });
+    this.problems = make("ul", { class: "problems" });
+    this.numbers = new Map(); // of each reader in the store, which choose its colour
     this.flow = make("div", { class: "flow" });
     this.nodes = ["source", "producer", "ring", "log"].map((part) => make("div", { class: "node", "data-part": part }));
     this.arrows = [0, 1, 2].map(() => make("div", { class: "arrow" }));
@@ -150,14 +155,13 @@ class StoreCard {
     this.ring = drawn("svg", { class: "ring", viewBox: "-70 -70 140 140", role: "img" });
     this.readers = new Grid([
       ["Reader", (r) => r.name, { text: true, cell: (cell, r) => this.nameOf(cell, r) }],
-      ["State", (r) => r.state, { text: true, cell: (cell, r) => this.stateOf(cell, r) }],
-      ["Reads", (r) => r.source, { text: true }],
-      ["Rate", (r) => rate(r.rate)],
       ["Behind", (r) => `${count(r.lag_events)} events`],
-      ["Bytes", (r) => bytes(r.lag_bytes)],
-      ["Seconds", (r) => r.lag_seconds.toFixed(1)],
-      ["Waited", (r) => (r.lag_events ? span(r.waited) : "–")],
+      ["Oldest waits", (r) => (r.lag_events ? span(Math.round(r.waited * 10) / 10) : "–")],
+      ["State", (r) => r.state, { text: true, cell: (cell, r) => this.stateOf(cell, r) }],
+      ["Rate", (r) => rate(r.rate)],
       ["Caught up in", (r) => span(r.catch_up)],
+      ["Bytes", (r) => bytes(r.lag_bytes)],
+      ["Reads", (r) => r.source, { text: true }],
       ["Get", (r) => count(r.get)],
       ["Ack", (r) => count(r.ack)],
       ["", () => "", { cell: (cell, r) => this.buttonOf(cell, r) }],
@@ -185,7 +189,17 @@ class StoreCard {
       ["Rows/s", (s) => count(s.rate)],
       ["Left", (s) => span(s.left)],
     ]);
-    this.nobody = make("p", { class: "quiet" }, "nobody is subscribed");
+    this.nobody = make("p", { class: "quiet" }, "no reader has subscribed");
+    this.points = [];
+    this.charts = [
+      new Chart("Rows a second", (point) => [["", "put", point.rows]], (value) => count(value)),
+      new Chart(
+        "Behind: source and readers",
+        (point) => [["", "source", point.behind], ...Object.entries(point.readers).map(([name, value]) => [this.colour(name), name, value])],
+        (value) => span(Math.round(value * 10) / 10),
+      ),
+      new Chart("Size of the log", (point) => [["", "log", point.log]], bytes),
+    ];
     this.snapshotPart = make("div", {}, make("h3", {}, "Snapshots"), this.snapshots.node);
     this.tablePart = make("div", {}, make("h3", {}, "Tables, since this page was opened"), this.tables.node);
     this.node = make(
@@ -193,16 +207,27 @@ class StoreCard {
       { class: "card", "data-store": name },
       make("h2", {}, name),
       this.health,
+      this.problems,
       this.flow,
+      make("div", { class: "charts" }, ...this.charts.map((chart) => chart.node)),
       make("div", { class: "drawn" }, this.ring, make("div", {}, make("h3", {}, "Readers"), this.nobody, this.readers.node)),
       this.tablePart,
       this.snapshotPart,
     );
   }
 
+  colour(reader) {
+    return `c${(this.numbers.get(reader) || 0) % COLOURS}`;
+  }
+
+  plot(points) {
+    this.points = [...this.points, ...points].filter((point) => point.at_ms > points[points.length - 1].at_ms - SPAN_MS);
+    for (const chart of this.charts) chart.draw(this.points);
+  }
+
   nameOf(cell, reader) {
     if (cell.childNodes.length !== 2) cell.replaceChildren(make("span", {}), make("span"));
-    cell.firstChild.className = `swatch c${reader.number % COLOURS}`;
+    cell.firstChild.className = `swatch ${this.colour(reader.name)}`;
     say(cell.lastChild, reader.name);
     cell.title = reader.name;
   }
@@ -229,7 +254,9 @@ class StoreCard {
   }
 
   show(store) {
+    this.numbers = new Map(store.readers.map((reader) => [reader.name, reader.number]));
     health(this.health, store.health);
+    list_problems(this.problems, store.problems.slice(1));
     part(this.nodes[0], "Source", store.source || "none yet", store.position);
     const alive = store.producer_alive ? `pid ${store.producer}` : store.producer ? `pid ${store.producer} died` : "none";
     part(this.nodes[1], "Producer", alive, store.blocked > 0.01 ? `waits ${count(100 * store.blocked)} % of the time` : "");
@@ -244,10 +271,9 @@ class StoreCard {
     this.arrow(0, store.arrive, store.arrive.note);
     this.arrow(1, store.store, rates(store.store.rate));
     this.draw(store);
-    const readers = store.readers.map((reader, number) => ({ ...reader, number }));
-    this.nobody.hidden = readers.length > 0;
-    this.readers.node.hidden = readers.length === 0;
-    this.readers.show(readers);
+    this.nobody.hidden = store.readers.length > 0;
+    this.readers.node.hidden = store.readers.length === 0;
+    this.readers.show(store.readers);
     this.tables.show(store.tables);
     this.tablePart.hidden = store.tables.length === 0;
     this.snapshotPart.hidden = store.snapshots.length === 0;
@@ -272,14 +298,13 @@ class StoreCard {
       drawn("circle", { class: "track", r: 50 }),
       arc("held", first, held),
     ];
-    const numbers = new Map(store.readers.map((reader, number) => [reader.name, number]));
     for (const mark of marks) {
       if (mark.ring === null) continue;
       const inner = { put: 40, log: 43, get: 43, ack: 43 }[mark.cursor];
       const outer = { put: 62, log: 57, get: 60, ack: 60 }[mark.cursor];
       const [x1, y1] = at(mark.ring, inner);
       const [x2, y2] = at(mark.ring, outer);
-      const line = drawn("line", { class: `${mark.cursor} c${(numbers.get(mark.reader) || 0) % COLOURS}`, x1, y1, x2, y2 });
+      const line = drawn("line", { class: `${mark.cursor} ${this.colour(mark.reader)}`, x1, y1, x2, y2 });
       line.append(drawn("title", {}, `${mark.cursor} ${mark.reader} ${count(mark.sequence)}`));
       parts.push(line);
     }
@@ -290,15 +315,70 @@ class StoreCard {
   }
 }
 
+// Lines over the last minutes, drawn from the points that came: `lines` makes of a point what is drawn of it, as [class, name, value].
+class Chart {
+  constructor(title, lines, written) {
+    this.lines = lines;
+    this.written = written;
+    this.most = make("span", { class: "quiet" });
+    this.svg = drawn("svg", { class: "chart", viewBox: `0 0 ${WIDE} ${HIGH}`, preserveAspectRatio: "none", role: "img" });
+    this.node = make(
+      "figure",
+      {},
+      make("figcaption", {}, make("b", {}, title), this.most),
+      this.svg,
+      make("div", { class: "quiet scale" }, make("span", {}, "15 min ago"), make("span", {}, "now")),
+    );
+    this.title = title;
+  }
+
+  draw(points) {
+    const end = points[points.length - 1].at_ms;
+    const found = new Map(); // by name: its class, and runs of [x, value] without a gap
+    let most = 0;
+    let before = null;
+    for (const point of points) {
+      const gap = before !== null && point.at_ms - before > GAP_MS;
+      before = point.at_ms;
+      for (const [kind, name, value] of this.lines(point)) {
+        if (!found.has(name)) found.set(name, { kind, runs: [[]], last: null });
+        const line = found.get(name);
+        line.kind = kind;
+        if (value === null) {
+          line.runs.push([]);
+          continue;
+        }
+        if (gap) line.runs.push([]);
+        most = Math.max(most, value);
+        line.last = value;
+        line.runs[line.runs.length - 1].push([WIDE * (1 - (end - point.at_ms) / SPAN_MS), value]);
+      }
+    }
+    this.node.hidden = ![...found.values()].some((line) => line.last !== null);
+    say(this.most, `at most ${this.written(most)}`);
+    const y = (value) => (HIGH - 2 - (most > 0 ? (value / most) * (HIGH - 4) : 0)).toFixed(1);
+    const parts = [drawn("title", {}, `${this.title}, the last 15 minutes: at most ${this.written(most)}`)];
+    for (const [name, { kind, runs, last }] of found) {
+      for (const run of runs.filter((each) => each.length)) {
+        if (run.length === 1) run.push([run[0][0] + 1, run[0][1]]); // one point is a dot
+        const line = drawn("polyline", { class: `line ${kind}`, points: run.map(([x, value]) => `${x.toFixed(1)},${y(value)}`).join(" ") });
+        line.append(drawn("title", {}, last === null ? name : `${name}: ${this.written(last)}`));
+        parts.push(line);
+      }
+    }
+    this.svg.replaceChildren(...parts);
+  }
+}
+
 class RememberedCard {
   constructor(name) {
     this.health = make("p", { class: "health", role: "status" });
     this.nodes = ["home", "log"].map((of) => make("div", { class: "node", "data-part": of }));
-    this.nobody = make("p", { class: "quiet" }, "nobody is subscribed");
+    this.nobody = make("p", { class: "quiet" }, "no reader has subscribed");
     this.readers = new Grid([
       ["Reader", (r) => r.name, { text: true }],
-      ["State", (r) => r.state, { text: true }],
       ["Behind", (r) => `${count(r.lag_events)} events`],
+      ["State", (r) => r.state, { text: true }],
       ["Ack, on disk", (r) => count(r.ack)],
     ]);
     const flow = make("div", { class: "flow" }, ...this.nodes);
@@ -316,6 +396,14 @@ class RememberedCard {
     this.readers.node.hidden = store.readers.length === 0;
     this.readers.show(store.readers);
   }
+}
+
+function list_problems(place, problems) {
+  while (place.children.length > problems.length) place.lastChild.remove();
+  problems.forEach((problem, i) => {
+    if (!place.children[i]) place.append(make("li"));
+    health(place.children[i], problem);
+  });
 }
 
 function health(node, found) {
@@ -340,8 +428,24 @@ function cards(place, shown, Card, wanted) {
   }
 }
 
+// What is wrong is in the card of its store, once; the head counts, and lists what has no card.
+function head(host) {
+  const wrong = host.stores.filter((store) => store.problems.length);
+  const missing = Object.values(host.missing);
+  list_problems(byId("missing"), missing.map((says) => ({ state: "bad", says, fix: "" })));
+  if (!wrong.length) {
+    health(byId("health"), missing.length ? { state: "bad", says: some(missing.length, "store cannot be read", "stores cannot be read"), fix: "" } : well(host));
+    return;
+  }
+  const count_of = (store) => `${store.name}: ${some(store.problems.length, "problem", "problems")}`;
+  health(byId("health"), { state: host.health.state, says: wrong.map(count_of).join(", "), fix: "" });
+}
+
+const well = (host) => (host.stores.length ? { ...host.health, says: some(host.stores.length, "store is well", "stores are well") } : host.health);
+const some = (number, one, many) => `${count(number)} ${number === 1 ? one : many}`;
+
 function show(host) {
-  health(byId("health"), host.health);
+  head(host);
   const seen = new Set();
   for (const store of host.stores) seen.add(store.name);
   cards(byId("stores"), stores, StoreCard, host.stores);
@@ -430,7 +534,7 @@ byId("filter").elements.store.addEventListener("change", follow);
 byId("pause").addEventListener("click", () => {
   tail.paused = !tail.paused;
   byId("pause").setAttribute("aria-pressed", String(tail.paused));
-  say(byId("pause"), tail.paused ? "Go on" : "Pause");
+  say(byId("pause"), tail.paused ? "Continue" : "Pause");
   if (!tail.paused) {
     list(tail.kept);
     tail.kept = [];
@@ -472,11 +576,19 @@ byId("snapshot").addEventListener("submit", (event) => {
 const figures = new EventSource("host");
 figures.addEventListener("settings", (message) => {
   Object.assign(settings, JSON.parse(message.data));
+  for (const card of stores.values()) card.points = []; // each connection begins with all of them
   byId("actions").hidden = !settings.actions;
   note("");
 });
 figures.addEventListener("message", (message) => {
   say(byId("link"), "");
   show(JSON.parse(message.data));
+});
+figures.addEventListener("points", (message) => {
+  const points = JSON.parse(message.data);
+  for (const [name, card] of stores) {
+    const own = points.filter((point) => name in point.stores).map((point) => ({ ...point.stores[name], at_ms: point.at_ms }));
+    if (own.length) card.plot(own);
+  }
 });
 figures.addEventListener("error", () => say(byId("link"), "no link to shmstore web: figures are old"));

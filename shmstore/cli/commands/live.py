@@ -96,10 +96,11 @@ def web(options: argparse.Namespace) -> int:
     login, tls = access(options, "SHMSTORE_WEB_PASSWORD")
     token = SecretFile(options.token_file) if options.token_file else None
     log_lines.show(options)
+    os.nice(NICE)  # of this thread and those that it starts from here on
     try:
         server = Web(
             options.listen,
-            Observer(options.stores, state=options.state),
+            Observer(options.stores, state=options.state, always=True),
             show_values=options.show_values,
             token=token,
             login=login,
@@ -107,7 +108,6 @@ def web(options: argparse.Namespace) -> int:
         )
     except OSError as error:
         raise cannot_listen(options.listen, error) from error
-    os.nice(NICE)
     with server, on_signal(server.stop) as came:
         host = f"[{options.listen[0]}]" if ":" in options.listen[0] else options.listen[0]
         say(f"listening: open {'https' if tls else 'http'}://{host}:{server.server_port}/")

@@ -152,6 +152,7 @@ def ls(options: argparse.Namespace) -> int:
     lines = [] if options.json else [text_report.HEAD]
     in_memory = StoreView.names()
     homes = [name for name in remembered(options.state) if name not in in_memory]
+    others = 0  # stores that another user owns, and this one may not read
     for name in (*in_memory, *homes):
         found: StoreStat | RememberedStore
         try:
@@ -163,12 +164,17 @@ def ls(options: argparse.Namespace) -> int:
         except StoreNotFound:
             continue  # removed since it was listed
         except StoreError as error:
+            if name in in_memory and not StoreView.is_own(name):
+                others += 1
+                continue
             lines.append(
                 json.dumps({"name": name, "error": str(error)}) if options.json else f"{name:<24} {printable(str(error))}"
             )
         else:
             lines.append(json.dumps(text_report.document(found)) if options.json else text_report.line(found))
     print(*lines, sep="\n")
+    if others:
+        say(f"{others:,} more in memory {'is' if others == 1 else 'are'} not yours to read: their owner or root can list them")
     return 0
 
 

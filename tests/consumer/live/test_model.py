@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from shmstore import Cursor, LogStat, StoreStat, StreamStat, SubscriptionStat
 from shmstore.consumer.live.figures import Host, ShownStore, document
+from shmstore.consumer.live.history import EVERY, SPAN, History
 from shmstore.consumer.live.model import (
     JUDGED_FROM,
     KEEPS_UP,
@@ -169,15 +170,15 @@ def test_who_holds_up_whom() -> None:
     fast, slow = reader("fast", 900, 1000), reader("slow", 10, 1000)
     ring = stat(1000, fast, slow, log=None)
     assert [each.holds for each in seen(ring).readers] == ["", ""]
-    assert [each.holds for each in seen(ring._replace(space_wanted=500)).readers] == ["", "producer"]
+    assert [each.holds for each in seen(ring._replace(space_wanted=500)).readers] == ["producer", ""]
     small = log(1000, size=200_000)
-    assert [each.holds for each in seen(stat(1000, fast, slow, log=small)).readers] == ["", "log"]
+    assert [each.holds for each in seen(stat(1000, fast, slow, log=small)).readers] == ["log", ""]
     full = small._replace(trouble=f"the log is as large as it may be, and {slow.standing} of 999: let it read on")
     store = seen(stat(1000, fast, slow, log=full))
-    assert [each.holds for each in store.readers] == ["", "producer"]
+    assert [each.holds for each in store.readers] == ["producer", ""]
     assert store.health.state == "bad"
     disk = small._replace(trouble="the log cannot be written: No space left on device")
-    assert [each.holds for each in seen(stat(1000, fast, slow, log=disk)).readers] == ["", "log"]
+    assert [each.holds for each in seen(stat(1000, fast, slow, log=disk)).readers] == ["log", ""]
     lost = reader("lost", 0, 1000, state="lost", alive=False)
     assert [(each.state, each.holds) for each in seen(ring._replace(subscriptions=(lost, fast), space_wanted=5)).readers] == [
         ("lost", ""),
@@ -315,6 +316,82 @@ def test_one_sentence_with_what_to_do(changed: dict[str, Any], state: str, says:
     """The worst that is to be said, and what to do about it."""
     health = seen(stat(9)._replace(**changed)).health
     assert (health.state, says in health.says, fix in health.fix) == (state, True, True), health
+
+
+def test_readers_in_trouble_come_first() -> None:
+    """Lost, then what holds the producer up, then dead, then late; then those that read, and last those that nobody reads. Each keeps its number."""
+    readers = (
+        reader("away", 1000, 1000, alive=False, owner_pid=0),
+        reader("reads", 1000, 1000),
+        reader("late", 500, 1000, oldest_ms=NOW - 90_000),
+        reader("died", 900, 1000, alive=False),
+        reader("stops", 10, 1000),
+        reader("lost", 0, 1000, state="lost"),
+        reader("reads too", 990, 1000),
+    )
+    shown = seen(stat(1000, *readers, log=None, space_wanted=500)).readers
+    assert [each.name for each in shown] == ["lost", "stops", "died", "late", "reads", "reads too", "away"]
+    assert [each.number for each in shown] == [5, 4, 3, 2, 1, 6, 0]
+    assert [each.state for each in shown] == ["lost", "reading", "dead", "reading", "reading", "reading", "away"]
+
+
+def test_every_problem_is_listed_once() -> None:
+    """The worst first, each with its fix; one that is the cause of another is not said twice, nor a reader named in two sentences."""
+    readers = (
+        reader("late", 500, 1000, oldest_ms=NOW - 90_000),
+        reader("later", 400, 1000, oldest_ms=NOW - 120_000),
+        reader("died", 900, 1000, alive=False, oldest_ms=NOW - 180_000),
+        reader("lost", 0, 1000, state="lost", alive=False, oldest_ms=NOW - 240_000),
+    )
+    store = seen(stat(1000, *readers, producer_alive=False, stream=StreamStat(True, NOW, NOW, 90_000, skipped=2)))
+    said = [(each.state, each.says) for each in store.problems]
+    parts = ["no producer runs", "'lost' was evicted", "'died', pid 7, died", "'later' is 600", "'late' is 500", "2 events were left out"]
+    assert [state for state, _ in said] == ["bad", "bad", "warn", "warn", "warn", "warn"], said
+    assert all(part in says for part, (_, says) in zip(parts, said, strict=True)), said
+    assert store.health == store.problems[0]
+    full = log(1000)._replace(trouble="the log cannot be written: No space left on device")
+    stuck = seen(stat(1000, readers[0]._replace(oldest_ms=NOW), log=full, space_wanted=5))
+    assert [each.says for each in stuck.problems] == [full.trouble]
+    assert seen(stat(9)).problems == ()
+
+
+def points_of(seconds: Sequence[float]) -> tuple[History, list[int]]:
+    """A history of a store with a reader, taken at these times, with 10 more events each time; and how many were put by then."""
+    model, history, puts = Model(), History(), []
+    for i, at in enumerate(seconds):
+        puts.append(10 * i)
+        late = reader(acked=0, put=puts[-1], oldest_ms=NOW - 1000 * i) if i else reader()
+        history.take(at, model.take(Reading(at, NOW + int(1000 * at), (stat(puts[-1], late),))))
+    return history, puts
+
+
+@given(st.lists(st.floats(0.1, 60), min_size=1, max_size=60))
+def test_points_of_the_last_minutes(steps: list[float]) -> None:
+    """None nearer to the one before than `EVERY`, none older than `SPAN`, numbered without a gap; who has seen some gets the others."""
+    times = [sum(steps[:i]) for i in range(len(steps) + 1)]
+    kept: list[float] = []
+    for at in times:
+        if not kept or at - kept[-1] >= EVERY:
+            kept.append(at)
+    history, _ = points_of(times)
+    points = history.after(0)
+    assert [point.at_ms for point in points] == [NOW + int(1000 * at) for at in kept if kept[-1] - at <= SPAN]
+    numbers = [point.number for point in points]
+    assert numbers == list(range(len(kept) - len(points) + 1, len(kept) + 1))
+    middle = numbers[len(numbers) // 2]
+    assert list(history.after(middle)) == [point for point in points if point.number > middle]
+
+
+def test_what_a_point_has() -> None:
+    """Rows a second, how far the producer is behind, the log's bytes, and how long each reader's oldest event has waited."""
+    history, _ = points_of([0.0, 10.0])
+    first, second = (point.stores["a"] for point in history.after(0))
+    assert (first.rows, first.behind, first.log, dict(first.readers)) == (None, 0.0, 1 << 18, {"audit": 0.0})
+    assert (second.rows, second.behind, second.log, dict(second.readers)) == (3.0, 0.0, 1 << 18, {"audit": 11.0})
+    away = stat(producer_alive=False, log=None)
+    gone = History()
+    gone.take(0.0, Model().take(Reading(0.0, NOW, (away,))))
+    assert gone.after(0)[0].stores["a"] == (None, None, None, {})
 
 
 def at_home(name: str, **other: Any) -> RememberedStore:

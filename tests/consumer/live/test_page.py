@@ -107,7 +107,8 @@ def test_what_the_page_shows(chromium: Browser, busy: EventStore) -> None:
         expect(card).to_have_count(1)
         expect(card.locator("h2")).to_have_text(busy.name)
         expect(card.locator(".health")).to_have_class("health ok")
-        expect(page.locator("#health")).to_contain_text("all is well")
+        expect(card.locator(".health").first).to_contain_text("all is well")
+        expect(page.locator("#health")).to_have_text("1 store is well")
         expect(card.locator("[data-part=producer]")).to_contain_text(f"pid {os.getpid()}")
         expect(card.locator("[data-part=log]")).to_contain_text("of 64.0 MiB")
         expect(card.locator(".arrow").nth(1)).to_contain_text(re.compile(r"[1-9]\d* events/s"))
@@ -130,6 +131,39 @@ def test_what_the_page_shows(chromium: Browser, busy: EventStore) -> None:
     assert {each.name for each in busy.subscriptions()} == {"away", "audit"}
 
 
+def test_lines_of_the_last_minutes(chromium: Browser, busy: EventStore) -> None:
+    """Rows a second, seconds behind with a line for each reader in its colour, and the log's size; a reload and another page draw the same."""
+    with serving(busy.name) as server:
+        for _ in range(2):
+            with opened(chromium, server.server_port, viewport={"width": 1280, "height": 1000}) as page:
+                charts = page.locator("article figure")
+                expect(charts).to_have_count(3)
+                expect(charts.nth(0)).to_contain_text(re.compile(r"Rows a secondat most \d"))
+                for number, name in enumerate(("away", "audit")):
+                    line = charts.nth(1).locator(f"polyline.c{number} title").first
+                    expect(line).to_have_text(re.compile(rf"{name}: [\d.]+ (s|min)"))
+                expect(charts.nth(2)).to_contain_text(re.compile(r"Size of the logat most [\d.]+ [KM]iB"))
+                page.reload()
+                expect(charts.nth(1).locator("polyline.c0")).to_have_count(1)
+
+
+def test_each_problem_once(chromium: Browser, store_name: str) -> None:
+    """The head counts them, the store's card lists each with its fix, and the reader in trouble is the first in the table."""
+    with EventStore.create(store_name, capacity=64, log=False, lag="evict", evict_after=0.0) as store:
+        for name in ("fine", "gone"):
+            store.subscribe(name).close()
+        for number in range(100):
+            store.put([change(number), end(number)], timeout=30)
+            with Consumer(store_name, "fine", timeout=0) as fine:
+                for _ in fine:
+                    pass
+    with serving(store_name) as server, opened(chromium, server.server_port) as page:
+        expect(page.locator("#health")).to_have_text(f"{store_name}: 2 problems")
+        said = page.locator("article .health")
+        expect(said).to_have_text([re.compile(r"no producer runs: start one: .*"), re.compile(r"subscription 'gone' was evicted: .*")])
+        expect(page.locator("article table").first.locator("tbody tr").first).to_contain_text("gone")
+
+
 def test_events(chromium: Browser, busy: EventStore) -> None:
     """The newest events, with values masked; tables, operation and text filter them; a pause keeps what comes, and a wrong filter is told."""
     with serving(busy.name) as server, opened(chromium, server.server_port) as page:
@@ -149,7 +183,7 @@ def test_events(chromium: Browser, busy: EventStore) -> None:
         page.evaluate("window.came = 0; tail.source.addEventListener('message', () => window.came++)")
         until(lambda: page.evaluate("window.came") >= 2)
         assert events.first.get_attribute("title") == newest
-        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("button", name="Continue").click()
         expect(events.first).not_to_have_attribute("title", newest or "")
         page.get_by_label("Tables", exact=True).first.fill("shop.[")
         page.get_by_role("button", name="Filter").click()
@@ -200,7 +234,7 @@ def test_a_store_that_is_not_in_memory(chromium: Browser, store_name: str, state
         expect(page.locator("#health")).to_have_class("health idle")
         expect(card.locator("[data-part=home]")).to_contain_text("2 events, 0 to 1")
         expect(card.locator("[data-part=log]")).to_contain_text("of 64.0 MiB")
-        expect(card.locator("tbody tr")).to_have_text(["awayaway2 events-1"])
+        expect(card.locator("tbody tr")).to_have_text(["away2 eventsaway-1"])
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         assert store_name not in EventStore.names()
         with EventStore.attach(store_name):

@@ -90,7 +90,7 @@ def test_what_it_shows(store_name: str, state: Path) -> None:
             for _ in audit:
                 pass
             audit.ack()
-            await until(pilot, lambda: [row[5] for row in cells(app, "#readers")] == ["0", "101"])
+            await until(pilot, lambda: sorted(row[3] for row in cells(app, "#readers")) == ["0", "101"])
             await until(pilot, lambda: len(cells(app, "#tables")) == 3 and len(lines(app)) == 51)
             by_name = {row[1]: row for row in cells(app, "#readers")}
             assert (by_name["audit"][2], by_name["away"][2]) == ("reading", "away")
@@ -217,7 +217,7 @@ def test_a_store_that_is_not_in_memory(store_name: str, state: Path) -> None:
         assert app.query_one("#health").has_class("idle")
         assert text(app, "#way").startswith(f"home {state}"[:60])
         assert "4 events, 0 to 3, since" in text(app, "#way")
-        assert cells(app, "#readers") == [["a", "audit", "away", "log", "-", "4", "-", "-", "-"]]
+        assert cells(app, "#readers") == [["a", "audit", "away", "4", "-", "-", "-", "-", "-", "log"]]
         await pilot.press("u")
         await until(pilot, lambda: any("no reader to forget" in each.message for each in app._notifications))
         assert store_name not in EventStore.names()
@@ -246,8 +246,8 @@ def test_every_width(put: int, back: int, width: int, name: str) -> None:
     for line in (*drawing.way(shown, width), drawing.ring(shown, width)):
         assert len(line) <= max(width, 1)
         assert line.isprintable()
-    for number, each in enumerate(shown.readers):
-        made = drawing.reader_cells(number, each)
+    for each in shown.readers:
+        made = drawing.reader_cells(each, [None, 1.0, float(put)])
         assert len(made) == len(drawing.READERS)
         assert all(cell.isprintable() for cell in made)
     assert event_line({"op": "insert", "database": name, "table": name, "after": {name: name}}).isprintable()
@@ -258,6 +258,40 @@ def test_the_ring_unrolled() -> None:
     shown = seen(stat(512 + 1024, reader(acked=256 + 1024, put=512 + 1024), floor=1024 - 1))
     assert drawing.ring(shown, 18) == "[━━━━a━━━►·······]"
     assert drawing.ring(seen(stat(0)), 10) == "[►·······]"
+
+
+@given(st.lists(st.none() | st.floats(0, 1e9), max_size=200), st.integers(1, 20))
+def test_a_sparkline(values: list[float | None], width: int) -> None:
+    """As wide as asked, the newest value last; the largest that is known is a full block, and what is not known is blank."""
+    line = drawing.sparkline(values, width)
+    assert len(line) == width
+    known = [value for value in values if value is not None]
+    assert ("█" in line) == bool(known and max(known) > 0)
+    assert (line.strip() == "") == (not known)
+    if values and values[-1] is not None and values[-1] == max(known) > 0:
+        assert line[-1] == "█"
+    assert drawing.sparkline([0.0, 0.0], 3).strip() == "▁▁"
+
+
+def test_the_cursor_stays_on_its_reader(store_name: str) -> None:
+    """Whatever the order of the readers becomes: u asks about the one that was chosen."""
+    with EventStore.create(store_name, capacity=64, log=False) as store:
+        for name in ("first", "second"):
+            store.subscribe(name).close()
+
+        async def steps(pilot: Pilot[Any], app: Top) -> None:
+            await until(pilot, lambda: [row[1] for row in cells(app, "#readers")] == ["first", "second"])
+            readers = app.query_one("#readers", DataTable)
+            readers.move_cursor(row=1)
+            with store.subscribe("second"):
+                await until(pilot, lambda: [row[1] for row in cells(app, "#readers")] == ["second", "first"])
+                assert readers.cursor_row == 0
+            await until(pilot, lambda: [row[1] for row in cells(app, "#readers")] == ["first", "second"])
+            await pilot.press("u")
+            assert "Forget subscription second of" in str(app.screen.query("Label").first().render())  # type: ignore[attr-defined]
+            await pilot.press("n")
+
+        drive([store_name], steps)
 
 
 def test_without_the_extra(tmp_path: Path) -> None:

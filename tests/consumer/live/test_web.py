@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,8 +32,9 @@ from shmstore import (
     TableSchema,
 )
 from shmstore.cli.main import main
-from shmstore.consumer.live import observer
+from shmstore.consumer.live import history, observer
 from shmstore.consumer.live.events import MASK, Feed, Filter
+from shmstore.consumer.live.figures import document
 from shmstore.consumer.live.observer import Observer
 from shmstore.consumer.live.web import HEADERS, Web, warnings
 from shmstore.consumer.serving.access import Login
@@ -212,6 +214,31 @@ def test_nothing_is_read_while_nobody_looks(store: EventStore) -> None:
             while watch._thread is not None:
                 assert time.monotonic() < until
                 time.sleep(0.01)
+
+
+def test_points_are_taken_while_nobody_looks(store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the lines of the last minutes, and no event is counted meanwhile; who looks gets those from before."""
+    monkeypatch.setattr(observer, "EVERY", 0.05)
+    monkeypatch.setattr(history, "EVERY", 0.05)
+    watched = Observer((store.name,), period=0.05, linger=0.0, always=True)
+    server = Web(("127.0.0.1", 0), watched)
+    server.start()
+    try:
+        until = time.monotonic() + 60
+        while len(watched.history.after(0)) < 3:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert "tables" not in {thread.name for thread in threading.enumerate()}
+        before = watched.history.after(0)[:3]
+        with stream(server, "/host") as messages:
+            points = next(found for kind, found in messages if kind == "points")
+            assert points[:3] == document(before)
+            assert set(points[0]["stores"]) == {store.name}
+            later = next(found for kind, found in messages if kind == "points")
+            assert later[0]["number"] == points[-1]["number"] + 1
+    finally:
+        server.close()
+    assert watched._thread is None
 
 
 def test_a_store_of_another_user_is_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:

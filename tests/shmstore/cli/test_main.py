@@ -103,9 +103,9 @@ def test_stat_shows_everyone(store: EventStore) -> None:
     assert "put        4 events, 3 rows" in text
     assert "free       60 of 64 events" in text
     rows = {line.split()[0]: line.split() for line in text.splitlines()[-3:]}
-    assert rows["audit"][1:8] == ["active", "pid", str(os.getpid()), "2", "2", "1", "1"]
-    assert rows["idle"][1:7] == ["active", "none", "0", "0", "3", "2"]
-    assert [rows[each][-1] for each in ("audit", "idle", "new")] == ["1.0", "2.0", "2.0"]
+    assert rows["audit"][1:8] == ["reading", "pid", str(os.getpid()), "2", "2", "1", "1"]
+    assert rows["idle"][1:7] == ["away", "none", "0", "0", "3", "2"]
+    assert [rows[each][-1] for each in ("audit", "idle", "new")] == ["days", "days", "-"]  # events of 1970; the first has no time
 
     document = json.loads(run("stat", store.name, "--json"))
     lags = {
