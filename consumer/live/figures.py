@@ -69,7 +69,8 @@ class ShownLog(NamedTuple):
 
 
 class ShownReader(NamedTuple):
-    """A subscription. `number` is its place in the store, which stays while others come and change; a store shows those in trouble first. Lags are from its ack to put: `lag_seconds` in event time, `waited` how long its oldest event has waited by now.
+    """A subscription. `number` is its place in the store, which others do not change; a store shows those in trouble first. Lags are from its
+    ack to put: `lag_seconds` in event time, `waited` how long its oldest event has waited by now.
 
     `rate` is what it acks. `catch_up` is in how many seconds it has nothing left at the present rates: infinite where it falls behind,
     None where that is not known. `holds` says what it holds up: the producer, the log (most of which is kept for it alone), or nothing.

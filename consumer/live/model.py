@@ -124,7 +124,9 @@ class Model:
             blocked=wait,
             newest_ms=stat.put.time_ms,
             put=stat.put,
-            arrive=Flow(put, stream.behind_ms / 1000 if stream.heard_ms and stat.producer_alive else None, _link(stat, reading.now_ms)),
+            arrive=Flow(
+                put, stream.behind_ms / 1000 if stream.heard_ms and stat.producer_alive else None, _link(stat, reading.now_ms)
+            ),
             store=Flow(put, None, stored),
             keep=None if log is None else Flow(put, _seconds(pending, put.events if put else None), log.trouble),
             ring=_ring(stat),
@@ -421,7 +423,9 @@ def _worries(stat: StoreStat, store: ShownStore, found: Sequence[HealthFinding],
     """What is no problem yet, or not one that `found` has, the most urgent first."""
     name = stat.name
     named: set[str] = set()  # readers that a sentence is about: one is enough
-    if stat.space_wanted is not None and not any(each.fix == stat.holdup or stat.log is not None and each.says == stat.log.trouble for each in found):
+    if stat.space_wanted is not None and not any(
+        each.fix == stat.holdup or (stat.log is not None and each.says == stat.log.trouble) for each in found
+    ):
         yield Health("warn", "the producer waits for free space", stat.holdup)
     log, slowest = store.log, stat.slowest
     if log is not None and slowest is not None and log.full_in is not None and log.full_in < max(3600.0, log.keep / 24):

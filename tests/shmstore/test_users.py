@@ -253,3 +253,18 @@ def test_a_watcher_needs_to_read_alone(user, name, tmp_path_factory, monkeypatch
     with EventStore.attach(name) as store:
         assert store.newest == 29
     EventStore.unlink(name, log=True)
+
+
+def test_ls_counts_what_another_user_may_not_read(name: str) -> None:
+    """In one line, and lists no error for each."""
+    imported = "import contextlib, io\nfrom shmstore.cli.main import main\nwith contextlib.redirect_stdout(io.StringIO()):\n    main(['ls'])\n"
+    listed = f"{imported}{BECOME}\nmain(['ls'])\n"
+    with EventStore.create(name, capacity=4, memory_unit=64, log=False):
+        done = subprocess.run(
+            [sys.executable, "-c", listed, name, str(MEMBER), str(GROUP)],
+            env={**os.environ, "HOME": "/nonexistent"},
+            capture_output=True,
+            text=True,
+        )
+    assert name not in done.stdout, done.stdout
+    assert done.stderr.count("not yours to read") == 1, done.stderr

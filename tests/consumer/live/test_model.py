@@ -345,7 +345,14 @@ def test_every_problem_is_listed_once() -> None:
     )
     store = seen(stat(1000, *readers, producer_alive=False, stream=StreamStat(True, NOW, NOW, 90_000, skipped=2)))
     said = [(each.state, each.says) for each in store.problems]
-    parts = ["no producer runs", "'lost' was evicted", "'died', pid 7, died", "'later' is 600", "'late' is 500", "2 events were left out"]
+    parts = [
+        "no producer runs",
+        "'lost' was evicted",
+        "'died', pid 7, died",
+        "'later' is 600",
+        "'late' is 500",
+        "2 events were left out",
+    ]
     assert [state for state, _ in said] == ["bad", "bad", "warn", "warn", "warn", "warn"], said
     assert all(part in says for part, (_, says) in zip(parts, said, strict=True)), said
     assert store.health == store.problems[0]

@@ -160,7 +160,9 @@ def test_each_problem_once(chromium: Browser, store_name: str) -> None:
     with serving(store_name) as server, opened(chromium, server.server_port) as page:
         expect(page.locator("#health")).to_have_text(f"{store_name}: 2 problems")
         said = page.locator("article .health")
-        expect(said).to_have_text([re.compile(r"no producer runs: start one: .*"), re.compile(r"subscription 'gone' was evicted: .*")])
+        expect(said).to_have_text(
+            [re.compile(r"no producer runs: start one: .*"), re.compile(r"subscription 'gone' was evicted: .*")]
+        )
         expect(page.locator("article table").first.locator("tbody tr").first).to_contain_text("gone")
 
 
