@@ -382,5 +382,7 @@ def _fill(table: DataTable[Any], rows: Mapping[str, tuple[str, ...]]) -> None:
     for key, row in rows.items():
         table.add_row(*map(Text, row), key=key)
     if rows:
-        table.move_cursor(row=list(rows).index(chosen) if chosen is not None and chosen in rows else min(at, len(rows) - 1), scroll=False)
+        table.move_cursor(
+            row=list(rows).index(chosen) if chosen is not None and chosen in rows else min(at, len(rows) - 1), scroll=False
+        )
         table.scroll_to(y=scroll, animate=False)
