@@ -22,7 +22,7 @@ from shmstore.consumer.live.web import Web
 from tests.consumer.live.test_web import change, end
 from tests.servers.browser import browser
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 IMAGES = Path(__file__).resolve().parents[3] / "docs" / "images"
 NAME = "orders"
