@@ -54,12 +54,25 @@ LAYERS = {
         *("transactions", "positions", "start", "snapshot", "verify", "pipeline"),
     ),
     "shmstore.consumer": (
-        *("serving", "table_schemas", "remote", "formats", "table_choice turn", "consumer", "copies", "tail", "monitoring"),
+        *(
+            "serving",
+            "table_schemas",
+            "remote",
+            "formats",
+            "table_choice turn",
+            "collector consumer",
+            "copies",
+            "tail",
+            "monitoring",
+        ),
         *("wire", "flight", "live", "queues", "spark"),
+    ),
+    "shmstore.consumer.copies": (
+        *("copied_tables ddl", "change_reduction", "reading schema_evolution target", "targets", "copy initial_rows", "copy_set"),
     ),
     "shmstore.consumer.monitoring": ("health table_counts", "metrics"),
     "shmstore.consumer.serving": ("access audit capacity", "http_server"),
-    "shmstore.consumer.spark": ("callbacks ddl options spark_version", "decode", "source", "replicate"),
+    "shmstore.consumer.spark": ("callbacks options spark_version", "decode", "source", "replicate"),
     "shmstore.consumer.remote": ("address protocol events", "batch link", "subscription", "store"),
     "shmstore.consumer.flight": ("settings login connections metrics tables", "endpoint", "sessions", "server", "process"),
     "shmstore.consumer.queues": ("queue canal_routing", "messages kafka", "kinds sender"),
@@ -131,9 +144,9 @@ OWNERS = {
     "pyspark": ("consumer/spark/",),
     "py4j": ("consumer/spark/",),
     "pyarrow": ("shmstore/encoding/", "consumer/spark/", "consumer/remote/", "consumer/flight/", "consumer/copies/"),
-    "deltalake": ("consumer/spark/replicate/", "consumer/copies/"),
+    "deltalake": ("consumer/copies/targets/delta.py", "consumer/copies/reading/arrow_copies.py"),
     "psycopg": ("consumer/copies/",),
-    "pyiceberg": ("consumer/copies/",),
+    "pyiceberg": ("consumer/copies/reading/arrow_copies.py",),
     "google": ("consumer/wire/protocol/",),
     "orjson": ("consumer/formats/formatter.py",),
     "confluent_kafka": ("consumer/queues/kafka.py",),
@@ -479,6 +492,14 @@ def test_store_needs_no_extra(statement: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_copies_need_no_spark() -> None:
+    """The engine of copies and its targets load without Spark and its JVM's gateway."""
+    names = [module_of(file) for file, _ in modules(ROOT, ("consumer",)) if file.startswith("consumer/copies/")]
+    assert "shmstore.consumer.copies.copy_set" in names
+    done = import_without(["pyspark", "py4j", "shmstore.consumer.spark"], f"import {', '.join(names)}")
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_command_line_loads_quickly() -> None:
     """The command line explains itself without numpy, which takes longer to load than all the rest."""
     done = import_without(["numpy", "msgpack"], "from shmstore.cli.main import main; main(['tail', '--help'])")
@@ -517,6 +538,7 @@ BREAKING: list[tuple[Callable[[Path], list[str]], str, str]] = [
     (third_party_owners, "consumer/consumer.py", "from google.protobuf import message"),
     (third_party_owners, "consumer/consumer.py", "def f():\n    import pyspark"),
     (third_party_owners, "consumer/consumer.py", "import requests"),
+    (third_party_owners, "consumer/copies/a.py", "import pyspark"),
     (pure_parts, "shmstore/ring/writer.py", "import time"),
     (pure_parts, "consumer/wire/protocol/framing.py", "from socket import socket"),
     (small_folders, "producer/binlog/a.py", ""),
@@ -575,6 +597,8 @@ def test_a_circle_is_found(how: str, tmp_path: Path) -> None:
         ("producer/binlog/a.py", "from shmstore.producer.values import scalars", True),
         ("producer/binlog/a.py", "from shmstore.producer.doctor import x", False),
         ("consumer/spark/decode/a.py", "from shmstore.consumer.spark.source.offset import x", False),
+        ("consumer/copies/targets/a.py", "from shmstore.consumer.spark.source.offset import x", False),
+        ("consumer/spark/source/a.py", "from shmstore.consumer.copies.ddl import x", True),
         ("consumer/wire/session/a.py", "from shmstore.consumer.wire.protocol import framing", True),
     ],
 )
@@ -582,7 +606,7 @@ def test_layers_are_told_apart(file: str, source: str, right: bool, tmp_path: Pa
     """An import downwards is right, one upwards is a breach."""
     targets = (
         "shmstore/store/store shmstore/memory/layout shmstore/cli/main producer/binlog/rows producer/values/scalars producer/doctor "
-        "consumer/spark/source/offset consumer/wire/protocol/framing"
+        "consumer/spark/source/offset consumer/copies/ddl consumer/wire/protocol/framing"
     )
     write(tmp_path, {file: source, **{f"{target}.py": "" for target in targets.split()}})
     assert (layers_hold(tmp_path) == []) is right

@@ -1,1 +1,1 @@
-"""Copies of tables, to be read again: whatever format and place they have, their rows come in stored form."""
+"""Copies of tables, free of Spark: what brings them up to date with a store's events, the targets that hold them, and reading them again."""

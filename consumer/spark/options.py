@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from shmstore import CheckpointFile, Position
+from shmstore.consumer.copies.copied_tables import CopiedTables
 from shmstore.patterns.table_patterns import FORMS as TABLE_FORMS
 from shmstore.patterns.table_patterns import Patterns
 from shmstore.start_position import FORMS, parse_start
@@ -176,6 +177,13 @@ class SourceOptions:
     def all_tables(self) -> bool:
         """True when no table is filtered out."""
         return self.tables.everything
+
+    @property
+    def selection(self) -> CopiedTables:
+        """What is copied where these options are those of a query that keeps copies."""
+        return CopiedTables(
+            self.store, self.subscription, self.tables, self.zero_dates, path=self.store_path, state=self.state_directory
+        )
 
     def wants(self, database: str, table: str) -> bool:
         """True when rows of this table are asked for."""

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from shmstore.consumer.spark.ddl import actions
+from shmstore.consumer.collector import no_collector
+from shmstore.consumer.copies.ddl import actions
 from shmstore.consumer.spark.decode import json_text
 from shmstore.consumer.spark.decode.schema import SOURCE_TYPE, arrow_schema, schema_of
 from shmstore.consumer.spark.decode.variant import variant_array
-from shmstore.consumer.spark.decode.worker_memory import no_collector
 from shmstore.consumer.spark.options import SourceOptions
 from shmstore.encoding.arrow import Events, RowPositions, fit
 from shmstore.encoding.arrow_rows import OPS, Spread, StoredEvents, index_events, partial_reads, read_rows, runs, stored_positions

@@ -1,11 +1,10 @@
-"""How the Python processes that decode treat memory: the cycle collector out of the way, freed memory kept for the next piece."""
+"""How the Python processes that decode treat memory: what is loaded out of the cycle collector's sight, freed memory kept for the next piece."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 
 KEPT_BYTES = 64 << 20  # a piece's payloads and columns many times over
@@ -29,15 +28,3 @@ def settle() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
         mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
-
-
-@contextmanager
-def no_collector() -> Iterator[None]:
-    """Keep the cycle collector off. It walks a batch's lists again and again and finds nothing; decode is twice as fast without."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()

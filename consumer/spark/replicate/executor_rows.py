@@ -27,11 +27,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from shmstore.consumer.copies.change_reduction import HISTORY, target_fields
+from shmstore.consumer.copies.copy import Copy
+from shmstore.consumer.copies.target import FileTable, RowFile
+from shmstore.consumer.copies.targets.parquet import TableFlow, write
 from shmstore.consumer.formats.values import time_text
 from shmstore.consumer.spark.options import SourceOptions
-from shmstore.consumer.spark.replicate.change_reduction import HISTORY, target_fields
-from shmstore.consumer.spark.replicate.copy import Copy, FileTarget
-from shmstore.consumer.spark.replicate.parquet import RowFile, TableFlow, write
 from shmstore.consumer.spark.source.server_table import PartedTable, numbers, partitions, rows_of
 from shmstore.consumer.spark.source.subscription_owner import attach, handover
 from shmstore.event import TableSchema
@@ -78,7 +79,7 @@ def load(
 ) -> TableSchema | None:
     """Make `copy` of the table `name`'s rows; return its columns. None where its rows have no key, so that no copy could follow them."""
     target = copy.target
-    assert isinstance(target, FileTarget)
+    assert isinstance(target, FileTable)
     folder = Path(target.folder)
     table = tables.open(name)
     for attempt in range(ATTEMPTS):

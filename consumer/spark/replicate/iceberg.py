@@ -1,4 +1,4 @@
-"""IcebergTarget: a copy of a table in Iceberg, written by Spark with Iceberg's own runtime, in a catalog as Spark is configured.
+"""IcebergTarget: copies of tables in Iceberg, written by Spark with Iceberg's own runtime, in a catalog as Spark is configured.
 
 Every snapshot carries the copy's marks in its summary, all of them: how far each query is, and the state of the copy. So a replayed batch
 finds the steps that are done. What others commit meanwhile, such as a compaction, has no marks: those of the newest snapshot before it hold.
@@ -12,17 +12,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from shmstore.consumer.spark.replicate import schema_evolution
-from shmstore.consumer.spark.replicate.change_reduction import (
+from shmstore.consumer.copies import schema_evolution
+from shmstore.consumer.copies.change_reduction import (
     CURRENT,
     HISTORY,
     OURS,
@@ -32,6 +32,7 @@ from shmstore.consumer.spark.replicate.change_reduction import (
     CannotFollow,
     Columns,
     CopyDiffers,
+    CopyRefuses,
     Empty,
     Merge,
     Replace,
@@ -40,6 +41,7 @@ from shmstore.consumer.spark.replicate.change_reduction import (
     keeps_history,
     target_fields,
 )
+from shmstore.consumer.copies.targets.names import next_name, part_of_name
 from shmstore.consumer.spark.spark_version import version
 from shmstore.event import TableSchema
 from shmstore.sql.names import folded, free
@@ -78,13 +80,44 @@ def require_runtime(session: SparkSession, target: str) -> None:
         )
 
 
-def place_of_next(path: str, number: int) -> str:
-    """Return the name of the table whose rows replace those of the copy `path`."""
-    space, _, _ = path.rpartition(".")
-    return f"{space}.{OURS}next_{number:x}"
+class IcebergTarget:
+    """The copies in the catalogs of a session (`Target`)."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    def table(self, path: str, name: str) -> IcebergTable:
+        """`Target.table`."""
+        return IcebergTable(self._session, path, name)
+
+    def named(self, name: str) -> str:
+        """`Target.named`."""
+        return part_of_name(name)
+
+    def unnamed(self, part: str) -> str:
+        """`Target.unnamed`."""
+        return part
+
+    def next_path(self, path: str, number: int) -> str:
+        """`Target.next_path`."""
+        return next_name(path, number)
+
+    def paths(self, template: str) -> list[str]:
+        """`Target.paths`."""
+        if "{database}" in template:
+            return _all_tables(self._session, template.split(".")[0])
+        head, _, tail = template.partition("{table}")
+        return [f"{head}{name}{tail}" for name in _tables_like(self._session, head, tail)]
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Each step is a commit of its own."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """The session is the caller's."""
 
 
-def tables_like(session: SparkSession, head: str, tail: str) -> list[str]:
+def _tables_like(session: SparkSession, head: str, tail: str) -> list[str]:
     """Return the source tables that have a copy: what is between `head` (``catalog.database.prefix``) and `tail` in their names."""
     space, _, prefix = head.rpartition(".")
     rows = _shown(session, f"SHOW TABLES IN {_quoted(space)}")
@@ -92,10 +125,10 @@ def tables_like(session: SparkSession, head: str, tail: str) -> list[str]:
     return [name[len(prefix) : len(name) - len(tail)] for name in names if name.startswith(prefix) and name.endswith(tail)]
 
 
-def all_tables(session: SparkSession, catalog: str) -> list[str]:
+def _all_tables(session: SparkSession, catalog: str) -> list[str]:
     """Return every copy in a catalog, as ``catalog.database.table``."""
     spaces = [row.namespace for row in _shown(session, f"SHOW NAMESPACES IN {_quoted(catalog)}")]
-    names = [f"{catalog}.{space}.{name}" for space in spaces for name in tables_like(session, f"{catalog}.{space}.", "")]
+    names = [f"{catalog}.{space}.{name}" for space in spaces for name in _tables_like(session, f"{catalog}.{space}.", "")]
     return [name for name in names if session.sql(f"SHOW TBLPROPERTIES {_quoted(name)}").where(f"key = '{_COPY}'").count()]
 
 
@@ -128,7 +161,7 @@ def _fields(schema: pa.Schema) -> pa.Schema:
     )
 
 
-class IcebergTarget:
+class IcebergTable:
     """One table's copy, the Iceberg table `path`, ``catalog.database.table``."""
 
     def __init__(self, session: SparkSession, path: str, name: str) -> None:
@@ -180,7 +213,7 @@ class IcebergTarget:
 
     @property
     def columns(self) -> Columns:
-        """`Target.columns`."""
+        """`TargetTable.columns`."""
         if self._found is None:
             return {}
         return schema_evolution.columns_in(to_arrow_schema(self._session.table(self._table).schema))
@@ -193,14 +226,19 @@ class IcebergTarget:
         return [field.name() for field in self._found.schema().columns()]
 
     def create(self, schema: TableSchema, keys: Sequence[str], marks: Mapping[str, int]) -> None:
-        """Create the table without rows, in one commit."""
-        self._write(pa.schema(target_fields(schema)).empty_table(), marks)
+        """Create the table without rows, in one commit. Raises `CopyRefuses`."""
+        with _refusals():
+            self._write(pa.schema(target_fields(schema)).empty_table(), marks)
 
     def commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
         """Do a step, or none, and keep `marks`, in one commit; a step of a history is two, of which the first may be done twice.
 
         Raises `CopyDiffers`, `CannotFollow`; then nothing was changed.
         """
+        with _refusals():
+            self._commit(step, marks)
+
+    def _commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
         if self._found is None:
             if isinstance(step, Merge | Versions):
                 self._write(step.upserts if isinstance(step, Merge) else step.versions, marks)
@@ -342,7 +380,7 @@ class IcebergTarget:
             self._session.catalog.dropTempView(_ROWS)
 
     def _take_over(self, step: Replace, marks: Mapping[str, int]) -> None:
-        other = IcebergTarget(self._session, step.path, self._name)
+        other = IcebergTable(self._session, step.path, self._name)
         if other.exists:
             self._replace(self._session.table(other._table), marks)
         else:
@@ -386,6 +424,15 @@ class IcebergTarget:
         except Py4JError as error:
             raise CannotFollow(f"Iceberg's Java API is not as expected: {error}") from error
         transaction.commitTransaction()
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Raise `CopyRefuses` where Spark does not even plan a statement: what it is about concerns one copy."""
+    try:
+        yield
+    except AnalysisException as error:
+        raise CopyRefuses(f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}") from error
 
 
 def _same(keys: Sequence[str]) -> str:

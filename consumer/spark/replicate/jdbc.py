@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import pyarrow as pa
 
-from shmstore.consumer.spark.ddl import Change
-from shmstore.consumer.spark.replicate import schema_evolution
-from shmstore.consumer.spark.replicate.change_reduction import (
+from shmstore.consumer.copies import schema_evolution
+from shmstore.consumer.copies.change_reduction import (
     CURRENT,
     HISTORY,
     OURS,
@@ -43,6 +42,8 @@ from shmstore.consumer.spark.replicate.change_reduction import (
     keeps_history,
     target_field,
 )
+from shmstore.consumer.copies.ddl import Change
+from shmstore.consumer.copies.targets.names import next_name, part_of_name
 from shmstore.consumer.spark.replicate.jdbc_connection import Database, DatabaseError
 from shmstore.consumer.spark.replicate.sql_dialect import column_of
 from shmstore.event import Column, TableSchema
@@ -53,7 +54,7 @@ _STAGE = OURS + "stage"
 _POSTGRES_NAME = 63  # bytes
 
 
-def tables_like(database: Database, head: str, tail: str) -> list[str]:
+def _tables_like(database: Database, head: str, tail: str) -> list[str]:
     """Return the source tables that have a copy: what is between `head` (``schema.prefix``) and `tail` in their names."""
     schema, _, prefix = head.rpartition(".")
     where = database.dialect.text(schema) if schema else database.dialect.current_schema
@@ -62,7 +63,7 @@ def tables_like(database: Database, head: str, tail: str) -> list[str]:
     return [name[len(prefix) : len(name) - len(tail)] for name in fitting]
 
 
-def all_tables(database: Database) -> list[str]:
+def _all_tables(database: Database) -> list[str]:
     """Return every copy, as ``schema.table``, those in the connection's own schema as ``table``, too: the tables that have marks."""
     dialect = database.dialect
     schemas = database.query(
@@ -76,13 +77,45 @@ def all_tables(database: Database) -> list[str]:
     return found
 
 
-def place_of_next(path: str, number: int) -> str:
-    """Return the name of the table whose rows replace those of the copy `path`."""
-    schema, dot, _ = path.rpartition(".")
-    return f"{schema}{dot}{OURS}next_{number:x}"
-
-
 class JdbcTarget:
+    """The copies in a database (`Target`): a micro-batch is one transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def table(self, path: str, name: str) -> JdbcTable:
+        """`Target.table`."""
+        return JdbcTable(self._database, path, name)
+
+    def named(self, name: str) -> str:
+        """`Target.named`."""
+        return part_of_name(name)
+
+    def unnamed(self, part: str) -> str:
+        """`Target.unnamed`."""
+        return part
+
+    def next_path(self, path: str, number: int) -> str:
+        """`Target.next_path`."""
+        return next_name(path, number)
+
+    def paths(self, template: str) -> list[str]:
+        """`Target.paths`."""
+        if "{database}" in template:
+            return _all_tables(self._database)
+        head, _, tail = template.partition("{table}")
+        return [f"{head}{name}{tail}" for name in _tables_like(self._database, head, tail)]
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """`Target.transaction`."""
+        return self._database.transaction()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._database.close()
+
+
+class JdbcTable:
     """One table's copy, a table of `database`. `path` is ``schema.table``, or ``table`` in the connection's own schema."""
 
     def __init__(self, database: Database, path: str, name: str) -> None:
@@ -120,7 +153,7 @@ class JdbcTarget:
 
     @property
     def columns(self) -> Columns:
-        """`Target.columns`."""
+        """`TargetTable.columns`."""
         found = {} if self._columns is None else {name: column_of(name, type_) for name, (type_, _) in self._types().items()}
         return {folded(name): column for name, column in found.items() if column is not None}
 
@@ -280,7 +313,7 @@ class JdbcTarget:
 
     def _replace(self, step: Replace) -> None:
         """Take the rows, columns and key of the table at `step.path`. PostgreSQL shows it all at once, the others after each DDL."""
-        other = JdbcTarget(self._database, step.path, self._name)
+        other = JdbcTable(self._database, step.path, self._name)
         if not other.exists:
             other.create(step.schema, step.keys, {})
         names = self._names(other._columns or [])
@@ -291,13 +324,13 @@ class JdbcTarget:
     def _take_columns(self, schema: TableSchema, keys: Sequence[str]) -> None:
         """Give the copy, which has no rows, the columns of `schema`: as many are dropped and added as differ."""
         number = int.from_bytes(hashlib.sha256(self._table.encode()).digest()[:7], "big")
-        other = JdbcTarget(self._database, place_of_next(f"{self._schema}.{self._bare}", number), self._name)
+        other = JdbcTable(self._database, next_name(f"{self._schema}.{self._bare}", number), self._name)
         other.remove()  # of a driver that was killed here
         other.create(schema, keys, {})
         self._reshape(other, keys)
         other.remove()
 
-    def _reshape(self, other: JdbcTarget, keys: Sequence[str]) -> None:
+    def _reshape(self, other: JdbcTable, keys: Sequence[str]) -> None:
         quote, there, wanted = self._database.dialect.quote, self._types(), other._types()
         parts = [f"DROP COLUMN {quote(name)}" for name, type_ in there.items() if wanted.get(name) != type_]
         parts += [f"ADD COLUMN {quote(name)} {type_[0]}" for name, type_ in wanted.items() if there.get(name) != type_]

@@ -15,6 +15,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
+from shmstore.consumer.copies.target import TargetFailed
 from shmstore.consumer.spark.replicate.sql_dialect import SqlDialect
 
 DRIVERS = {
@@ -29,7 +30,7 @@ _SECRET = re.compile(r"(?i)((?:password|passwd|pwd|secret|token|passphrase)[^=&;
 _USER_INFO = re.compile(r"//[^/@\s]*@")
 
 
-class DatabaseError(ValueError):
+class DatabaseError(TargetFailed):
     """The database cannot be reached, or refused a statement. One line, without secrets. `state` is its SQLSTATE, where it gave one."""
 
     state = ""

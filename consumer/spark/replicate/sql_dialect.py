@@ -25,7 +25,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shmstore.consumer.spark.replicate.change_reduction import CopyRefuses
+from shmstore.consumer.copies.change_reduction import CopyRefuses
 from shmstore.encoding.arrow import BINARY_TYPES
 from shmstore.event import Column
 

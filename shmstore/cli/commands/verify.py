@@ -23,7 +23,7 @@ from shmstore.units import duration, printable
 
 if TYPE_CHECKING:
     from shmstore import Position
-    from shmstore.consumer.copies.address import CopyAddress
+    from shmstore.consumer.copies.reading.address import CopyAddress
     from shmstore.producer import Settings
     from shmstore.producer.verify import ReadableCopy, TableResult, VerifyProgress
 
@@ -52,7 +52,7 @@ def add(commands: Commands) -> None:
 def flags(parser: argparse.ArgumentParser) -> None:
     """Add the options: its own, and those of the store's producer, which name the source."""
     from shmstore import producer
-    from shmstore.consumer.copies.address import FORMS
+    from shmstore.consumer.copies.reading.address import FORMS
 
     group = parser.add_argument_group("Copies")
     group.add_argument("--copy", required=True, metavar="WHERE", help=f"where the copies are: {FORMS}")
@@ -105,7 +105,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
 def verify(options: argparse.Namespace) -> int:
     """`shmstore verify`."""
     from shmstore import producer
-    from shmstore.consumer.copies.address import parse
+    from shmstore.consumer.copies.reading.address import parse
     from shmstore.producer.stop import Stopped
     from shmstore.producer.verify.verification import Verification
 
@@ -182,13 +182,13 @@ def _only_subscription(settings: Settings) -> str:
 
 def _open(address: CopyAddress, settings: Settings, secret: _Secret) -> ReadableCopy:
     if address.kind in ("delta", "parquet", "iceberg"):
-        from shmstore.consumer.copies import arrow_copies
+        from shmstore.consumer.copies.reading import arrow_copies
 
         if address.kind == "iceberg":
             return arrow_copies.iceberg(address.place, address.name)
         return arrow_copies.delta(address.place) if address.kind == "delta" else arrow_copies.parquet(address.place)
     if address.kind in ("sqlite", "postgresql"):
-        from shmstore.consumer.copies import databases
+        from shmstore.consumer.copies.reading import databases
 
         if address.kind == "sqlite":
             return databases.sqlite(address.place, address.name)

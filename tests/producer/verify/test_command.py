@@ -14,7 +14,7 @@ import pytest
 from shmstore import Consumer, producer
 from shmstore.cli.commands.verify import _of_postgresql, _Secret
 from shmstore.cli.main import main
-from shmstore.consumer.copies.address import parse
+from shmstore.consumer.copies.reading.address import parse
 from tests.producer.running import Running, execute, running, wait_for
 from tests.producer.snapping import fill
 from tests.servers.server import Server

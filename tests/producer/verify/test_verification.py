@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from shmstore import Consumer, EventType, StoreError
-from shmstore.consumer.copies.arrow_copies import delta, iceberg, parquet
-from shmstore.consumer.copies.called import CalledCopy
-from shmstore.consumer.copies.databases import postgresql, sqlite
-from shmstore.consumer.spark.replicate.change_reduction import columns_of
+from shmstore.consumer.copies.change_reduction import columns_of
+from shmstore.consumer.copies.reading.arrow_copies import delta, iceberg, parquet
+from shmstore.consumer.copies.reading.called import CalledCopy
+from shmstore.consumer.copies.reading.databases import postgresql, sqlite
 from shmstore.consumer.spark.replicate.sql_dialect import SqlDialect
 from shmstore.errors import CopyUnreadable
 from shmstore.event import Column, TableSchema
@@ -177,7 +177,7 @@ def _iceberg(place: Path, schema: TableSchema, rows: list[Any]) -> ReadableCopy:
 
 
 def _as_stored(schema: TableSchema, rows: list[Any]) -> list[Any]:
-    from shmstore.consumer.copies.stored_values import stored
+    from shmstore.consumer.copies.reading.stored_values import stored
 
     makes = [stored(column) for column in schema.columns]
     return [[make(value) for make, value in zip(makes, row, strict=True)] for row in rows]
@@ -458,7 +458,7 @@ def test_what_cannot_be_compared_says_why(mariadb: Server, database: str, tmp_pa
 KILLED = """
 import json, os, sys
 from shmstore import producer
-from shmstore.consumer.copies.arrow_copies import parquet
+from shmstore.consumer.copies.reading.arrow_copies import parquet
 from shmstore.producer.verify import source_rows
 from shmstore.producer.verify.verification import Verification
 settings, database, place, most = producer.Settings(**json.loads(sys.argv[1])), sys.argv[2], sys.argv[3], int(sys.argv[4])

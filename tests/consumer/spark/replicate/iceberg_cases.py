@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from shmstore import Column, Event, EventType, TableSchema
+from shmstore.consumer.copies import copy as copies
 from shmstore.consumer.spark import replicate, session_settings
 from shmstore.consumer.spark.options import SourceOptions
-from shmstore.consumer.spark.replicate import copy as copies
 from shmstore.consumer.spark.replicate.iceberg import MARKS
 from shmstore.consumer.spark.replicate.jdbc_connection import DRIVERS
 from shmstore.consumer.spark.replicate.replicate import Replication

@@ -17,10 +17,10 @@ from deltalake import DeltaTable
 
 from shmstore import EventStore
 from shmstore.cli.commands.spark import _server_tables as server_tables_of
+from shmstore.consumer.copies.targets import delta, parquet
 from shmstore.consumer.spark import read_table
 from shmstore.consumer.spark.__main__ import main
 from shmstore.consumer.spark.options import OptionError
-from shmstore.consumer.spark.replicate import delta, parquet
 from shmstore.consumer.spark.replicate.replicate import replicate
 from shmstore.encoding.arrow import ZeroDate
 from shmstore.producer import ServerTables
@@ -153,7 +153,7 @@ def test_copies_begin_with_rows_that_executors_read(
 
     load = Load(any_server, database, seed, rows=6500)
     try:
-        where = (delta, "create_table_with_add_actions") if format == "delta" else (parquet.ParquetTarget, "_replace")
+        where = (delta, "create_table_with_add_actions") if format == "delta" else (parquet.ParquetTable, "_replace")
 
         def die(*_: Any, **__: Any) -> None:
             raise KeyboardInterrupt

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from shmstore import Column, Event, EventStore, EventType, TableSchema
-from shmstore.consumer.spark.ddl import Change
+from shmstore.consumer.copies.change_reduction import Alter, CannotFollow, CopyDiffers
+from shmstore.consumer.copies.copy import Copy, Step
+from shmstore.consumer.copies.ddl import Change
 from shmstore.consumer.spark.options import SourceOptions
-from shmstore.consumer.spark.replicate.change_reduction import Alter, CannotFollow, CopyDiffers
-from shmstore.consumer.spark.replicate.copy import Copy, Step
 from shmstore.consumer.spark.replicate.jdbc_connection import Database, DatabaseError
 from shmstore.consumer.spark.replicate.replicate import Replication, replicate
 from shmstore.encoding.codec import encode

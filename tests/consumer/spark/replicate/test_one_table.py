@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from shmstore import Column, EventType, TableSchema
-from shmstore.consumer.copies import arrow_copies
+from shmstore.consumer.copies import copy as copies_
+from shmstore.consumer.copies.copy import Copy
+from shmstore.consumer.copies.reading import arrow_copies
 from shmstore.consumer.spark.callbacks import CallFailed
-from shmstore.consumer.spark.replicate import copy as copies_
-from shmstore.consumer.spark.replicate.copy import Copy
 from shmstore.consumer.spark.replicate.replicate import Replication
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
 from tests.consumer.spark.replicate.test_replicate import FORMATS, apply, read, replication, rows

@@ -18,8 +18,8 @@ from deltalake import DeltaTable
 
 from shmstore import EventStore
 from shmstore.cli.commands.snapshot import page
+from shmstore.consumer.copies import copy as copies_
 from shmstore.consumer.spark.options import SourceOptions
-from shmstore.consumer.spark.replicate import copy as copies_
 from shmstore.consumer.spark.replicate.replicate import Replication
 from shmstore.home.snapshots import request_snapshot, snapshot_status, snapshot_waits
 from tests.consumer.spark.comparison import selected, texts, types_of

@@ -15,8 +15,8 @@ import pytest
 from deltalake import DeltaTable
 
 from shmstore import ABSENT, Column, EntryType, Event, EventType, Row, TableSchema
+from shmstore.consumer.copies.targets import delta, parquet
 from shmstore.consumer.spark.options import SourceOptions
-from shmstore.consumer.spark.replicate import delta, parquet
 from shmstore.consumer.spark.replicate.replicate import Replication
 from shmstore.encoding.codec import encode
 from shmstore.home.home import Home
@@ -601,7 +601,7 @@ def test_an_empty_delta_copy_is_emptied_with_a_mark(tmp_path: Path, binlog: Binl
     apply(copy, 0, binlog.insert(order_row(1)), binlog.delete(order_row(1)))
     apply(copy, 1, binlog.ddl("truncate table orders", EventType.TRUNCATE))
     apply(copy, 2, binlog.ddl("truncate table orders", EventType.TRUNCATE))
-    assert delta.DeltaTarget(copy.path("shop", "orders"), "shop.orders").mark("q") >> 16 == 2
+    assert delta.DeltaLakeTable(copy.path("shop", "orders"), "shop.orders").mark("q") >> 16 == 2
 
 
 def test_a_delta_copy_is_optimized_now_and_then(tmp_path: Path, binlog: Binlog) -> None:

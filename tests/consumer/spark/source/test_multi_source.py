@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from shmstore import Event, EventStore, PositionNotFound, Row
+from shmstore.consumer.copies.change_reduction import CannotFollow
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.options import SourceOptions
-from shmstore.consumer.spark.replicate.change_reduction import CannotFollow
 from shmstore.consumer.spark.replicate.replicate import Replication
 from shmstore.consumer.spark.source import batch_planner, multi_source
 from shmstore.consumer.spark.source.batch_planner import BatchLimit

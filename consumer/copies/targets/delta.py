@@ -1,4 +1,4 @@
-"""DeltaTarget: a copy of a table in Delta Lake, through delta-rs (package ``deltalake``): no jar, any version of Spark.
+"""Delta: a copy of a table in Delta Lake, through delta-rs (package ``deltalake``): no jar, any version of Spark.
 
 Every commit carries its marks as Delta's application transactions: the query's id with the number of its last step, and the state of
 the copy. A replayed batch finds the steps that are done and goes on after them, whatever line the crash came at.
@@ -25,8 +25,8 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from pyarrow.fs import FileSelector, FileType, PyFileSystem
 
 from shmstore.clock import calendar_ms
-from shmstore.consumer.spark.replicate import schema_evolution
-from shmstore.consumer.spark.replicate.change_reduction import (
+from shmstore.consumer.copies import schema_evolution
+from shmstore.consumer.copies.change_reduction import (
     CURRENT,
     HISTORY,
     SEQ,
@@ -44,21 +44,27 @@ from shmstore.consumer.spark.replicate.change_reduction import (
     keeps_history,
     target_fields,
 )
-from shmstore.consumer.spark.replicate.parquet import RowFile
+from shmstore.consumer.copies.target import RowFile
+from shmstore.consumer.copies.targets.folders import Folders
 from shmstore.event import TableSchema
 from shmstore.sql.names import free
 
 PART_BYTES = 8 << 20  # on disk, of the rows that are rewritten at a time
 
 
-def folders(url: str, storage: Mapping[str, str] | None) -> list[str]:
+def target(storage: Mapping[str, str] | None = None, optimize: int = 0) -> Folders:
+    """Return the target whose copies are Delta tables in folders; the arguments are those of `DeltaLakeTable`."""
+    return Folders(lambda path, name: DeltaLakeTable(path, name, storage, optimize), lambda url: _folders(url, storage))
+
+
+def _folders(url: str, storage: Mapping[str, str] | None) -> list[str]:
     """Return the names of the folders in a folder of an object store."""
     files = PyFileSystem(DeltaStorageHandler(url, dict(storage or {})))
     found = files.get_file_info(FileSelector("", allow_not_found=True))
     return [entry.base_name for entry in found if entry.type == FileType.Directory]
 
 
-class DeltaTarget:
+class DeltaLakeTable:
     """One table's copy, a Delta table. `storage` are delta-rs's storage options, for object stores.
 
     After each `optimize` commits (0: never) small files are put together, and files that no version of the last week needs are removed.
@@ -89,7 +95,7 @@ class DeltaTarget:
 
     @property
     def columns(self) -> Columns:
-        """`Target.columns`."""
+        """`TargetTable.columns`."""
         return {} if self._table is None else schema_evolution.columns_in(self._sample().schema)
 
     def mark(self, name: str) -> int:

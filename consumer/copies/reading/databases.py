@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from shmstore.consumer.copies.names import own_names
-from shmstore.consumer.copies.stored_values import Stored, rows_with, stored
+from shmstore.consumer.copies.reading.names import own_names
+from shmstore.consumer.copies.reading.stored_values import Stored, rows_with, stored
 from shmstore.encoding.arrow import BINARY_TYPES
 from shmstore.errors import CopyUnreadable, install
 from shmstore.event import Column, TableSchema

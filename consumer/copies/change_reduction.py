@@ -18,11 +18,10 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from shmstore.consumer.copies.copied_tables import CopiedTables
+from shmstore.consumer.copies.ddl import Action, Change, actions, keeps_values
 from shmstore.consumer.formats.values import time_text
-from shmstore.consumer.spark.ddl import Action, Change, actions, keeps_values
-from shmstore.consumer.spark.decode.schema import arrow_schema, image_type
-from shmstore.consumer.spark.options import SourceOptions
-from shmstore.encoding.arrow import PartialImage, ZeroDate, column_array
+from shmstore.encoding.arrow import PartialImage, ZeroDate, arrow_type, column_array
 from shmstore.encoding.codec import Header, decode_schema, decode_stored
 from shmstore.encoding.row_order import seq_prefix, seq_suffix
 from shmstore.event import Column, EntryType, EventType, Position, TableSchema
@@ -141,8 +140,7 @@ Step = Merge | Versions | Empty | Alter | Reread | First | Last | Replace
 
 def target_fields(table: TableSchema) -> list[pa.Field]:
     """The columns of a copy of `table`. TIME is text there, as MySQL prints it: table formats have no such interval."""
-    schema = arrow_schema(image_type(table))
-    return [pa.field(f.name, pa.string() if pa.types.is_duration(f.type) else f.type) for f in schema]
+    return [pa.field(column.name, pa.string() if column.type == "time" else arrow_type(column)) for column in table.columns]
 
 
 def target_field(column: Column) -> pa.Field:
@@ -398,7 +396,7 @@ def _moments(times_ms: list[Any]) -> pa.Array:
 
 def collect(
     payloads: Iterable[Any],
-    options: SourceOptions,
+    selection: CopiedTables,
     keys: dict[str, tuple[str, ...]],
     history: bool,
     copies: Callable[[str | None], Iterable[tuple[str, str]]],
@@ -406,7 +404,7 @@ def collect(
     known: Mapping[tuple[str, str], Columns] = NOTHING_KNOWN,
     before: Callable[[tuple[str, str], Header, bool], Columns] = lambda name, ddl, fresh: {},
 ) -> dict[tuple[str, str], TableChanges]:
-    """Return the changes of each table of `options` in `payloads`, encoded events in their order.
+    """Return the changes of each table of `selection` in `payloads`, encoded events in their order.
 
     `keys` overrides the primary key by ``database.table``; `copies` gives the tables of a database, or with None of all, that have a copy.
     `source` is the one that the events are from, in a store of several. `known` are the columns that earlier rows had, by table, and `before`
@@ -423,13 +421,13 @@ def collect(
         if name not in found:
             given = keys.get(f"{database}.{table}")
             found[name] = TableChanges(
-                name, given, options.zero_dates, history, head, known=dict(known.get(name, {})), before=partial(before, name)
+                name, given, selection.zero_dates, history, head, known=dict(known.get(name, {})), before=partial(before, name)
             )
         return found[name]
 
     def distrust(names: Iterable[tuple[str, str]], reason: str) -> None:
         for name in sorted(names):
-            if options.wants(*name):
+            if selection.wants(*name):
                 changes(*name).distrust(reason)
 
     wanted: dict[bytes, TableSchema | None] = {}
@@ -439,7 +437,7 @@ def collect(
         if blob is not None and body is not None:
             if blob not in wanted:
                 schema = decode_schema(blob)
-                wanted[blob] = schema if options.wants(schema.database, schema.table) else None
+                wanted[blob] = schema if selection.wants(schema.database, schema.table) else None
             table = wanted[blob]
             if table is not None:
                 change = changes(table.database, table.table)
@@ -481,7 +479,7 @@ def collect(
                 for name in _names(
                     action, lambda name: {*(t for _, t in copies(name)), *(t for d, t in found if d == name)}, case
                 ):
-                    if options.wants(*name):
+                    if selection.wants(*name):
                         change = changes(*name)
                         sure = case or (name[0] == action.database and action.table in ("*", name[1]))
                         try:

@@ -1,4 +1,4 @@
-"""ParquetTarget: a copy of a table in one Parquet file, replaced whole with every micro-batch that changes it.
+"""Parquet: a copy of a table in one Parquet file, replaced whole with every micro-batch that changes it.
 
 The file's own footer has the marks that say how far it is, so that rows and marks change in one rename, and a replayed
 batch is recognised. Whoever has the old file open reads it to its end.
@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from shmstore.atomic_file import replace
-from shmstore.consumer.spark.replicate import schema_evolution
-from shmstore.consumer.spark.replicate.change_reduction import (
+from shmstore.consumer.copies import schema_evolution
+from shmstore.consumer.copies.change_reduction import (
     CURRENT,
     HISTORY,
     HISTORY_FIELDS,
@@ -39,6 +39,7 @@ from shmstore.consumer.spark.replicate.change_reduction import (
     keeps_history,
     target_fields,
 )
+from shmstore.consumer.copies.target import RowFile
 from shmstore.event import TableSchema
 from shmstore.sql.names import free
 
@@ -47,15 +48,6 @@ _MARKS = b"shmstore.marks"
 GROUP_BYTES = 32 << 20  # of a row group, in memory
 
 Rows = Iterator[pa.Table]
-
-
-class RowFile(NamedTuple):
-    """A file of rows that an executor wrote into a copy's `folder`; `stats` is what Delta's log says of such a file, as JSON."""
-
-    name: str
-    rows: int
-    size: int
-    stats: str
 
 
 class TableFlow(NamedTuple):
@@ -75,7 +67,7 @@ class TableFlow(NamedTuple):
         return TableFlow(change(self.schema.empty_table()).schema, rows())
 
 
-class ParquetTarget:
+class ParquetTable:
     """One table's copy, a folder with one file."""
 
     def __init__(self, path: str, name: str) -> None:
@@ -100,7 +92,7 @@ class ParquetTarget:
 
     @property
     def columns(self) -> Columns:
-        """`Target.columns`."""
+        """`TargetTable.columns`."""
         return {} if self._schema is None else schema_evolution.columns_in(self._schema)
 
     def mark(self, name: str) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from shmstore.consumer.copies.names import own_names
-from shmstore.consumer.copies.stored_values import rows_with, stored
+from shmstore.consumer.copies.reading.names import own_names
+from shmstore.consumer.copies.reading.stored_values import rows_with, stored
 from shmstore.errors import CopyUnreadable
 from shmstore.event import TableSchema
 

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from shmstore.consumer.spark.ddl import Change
-from shmstore.consumer.spark.replicate.change_reduction import CopyDiffers, Merge, Versions, target_field
+from shmstore.consumer.copies.change_reduction import CopyDiffers, Merge, Versions, target_field
+from shmstore.consumer.copies.ddl import Change
 from shmstore.event import Column
 from shmstore.sql.names import folded, index_of, places_of
 
@@ -91,7 +91,7 @@ _INTEGERS = {pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa
 
 
 def columns_in(schema: pa.Schema) -> dict[str, Column]:
-    """Return `Target.columns` of a copy whose columns are `schema`."""
+    """Return `TargetTable.columns` of a copy whose columns are `schema`."""
     found = {}
     for field in schema:
         if kind := _INTEGERS.get(field.type):

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from shmstore import ShmStoreError, StoreView
-from shmstore.consumer.spark.options import SourceOptions
+from shmstore.consumer.copies.copied_tables import CopiedTables
 from shmstore.home.snapshots import Progress, new_id, request_snapshot, snapshot_status
 
 _LOOK_SECONDS = 1.0
@@ -20,21 +20,22 @@ def exactly(name: str) -> str:
     return "regex:" + re.escape(name).replace(",", "\\,").replace("\\ ", "\\x20")
 
 
-def require_one_source(options: SourceOptions) -> None:
+def require_one_source(selection: CopiedTables) -> None:
     """Raise ValueError where the store cannot have snapshots, `StoreNotFound` where there is none."""
-    with StoreView.attach(options.store, path=options.store_path) as store:
+    with StoreView.attach(selection.store, path=selection.path) as store:
         place = store.last_ack_point()
         if place is not None and place.of_group:
-            raise ValueError(f"store {options.store!r} has several sources: a snapshot needs a store with a single source")
+            raise ValueError(f"store {selection.store!r} has several sources: a snapshot needs a store with a single source")
 
 
 class InitialRows(threading.Thread):
-    """Asks the producer for the tables of `options` but those that match the patterns `there`, once the query reads, and logs the progress while `active`."""
+    """Asks the producer for the tables of `selection` but those that match the patterns `there`, once the subscription is read. While `active` it logs
+    the progress."""
 
-    def __init__(self, options: SourceOptions, there: Iterable[str], active: Callable[[], bool]) -> None:
+    def __init__(self, selection: CopiedTables, there: Iterable[str], active: Callable[[], bool]) -> None:
         super().__init__(name="initial rows", daemon=True)
-        self._options, self._active = options, active
-        tables = options.tables
+        self._selection, self._active = selection, active
+        tables = selection.tables
         self._tables = [*tables.wanted, *(f"!{pattern}" for pattern in (*tables.left_out, *there))]
         self._ending = threading.Event()
 
@@ -45,7 +46,7 @@ class InitialRows(threading.Thread):
         except Exception as error:  # the query continues, and nobody else would say that rows are missing
             _log.exception(
                 "initial rows cannot be asked for, so copies begin without them: shmstore snapshot %s asks: %s",
-                self._options.store,
+                self._selection.store,
                 error,
             )
 
@@ -53,12 +54,12 @@ class InitialRows(threading.Thread):
         while not self._reads():
             if not self._rest():
                 return
-        options, request, said = self._options, new_id(), ""
-        state = StoreView.home_of(options.store, path=options.store_path, state=options.state_directory).state
-        request_snapshot(options.store, self._tables, state=state, reason="missing", id=request)
+        selection, request, said = self._selection, new_id(), ""
+        state = StoreView.home_of(selection.store, path=selection.path, state=selection.state).state
+        request_snapshot(selection.store, self._tables, state=state, reason="missing", id=request)
         while self._rest():
             try:
-                progress = snapshot_status(options.store, state=state)
+                progress = snapshot_status(selection.store, state=state)
             except ShmStoreError:
                 continue  # being replaced by another version's
             line = _line(progress, request)
@@ -73,10 +74,10 @@ class InitialRows(threading.Thread):
         return not self._ending.wait(_LOOK_SECONDS) and self._active()
 
     def _reads(self) -> bool:
-        options = self._options
+        selection = self._selection
         try:
-            with StoreView.attach(options.store, path=options.store_path, restore=False) as store:
-                return any(each.name == options.subscription and each.alive for each in store.stat().subscriptions)
+            with StoreView.attach(selection.store, path=selection.path, restore=False) as store:
+                return any(each.name == selection.subscription and each.alive for each in store.stat().subscriptions)
         except ShmStoreError:
             return False
 

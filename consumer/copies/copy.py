@@ -21,17 +21,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
 
-from pyspark.errors import AnalysisException
-
-from shmstore.consumer.spark.replicate.change_reduction import (
+from shmstore.consumer.copies.change_reduction import (
     HISTORY,
     OF_ONE_TABLE,
     Alter,
     CannotFollow,
-    Columns,
     CopyDiffers,
     CopyRefuses,
     Empty,
@@ -43,9 +39,7 @@ from shmstore.consumer.spark.replicate.change_reduction import (
     Step,
     Versions,
 )
-from shmstore.consumer.spark.replicate.jdbc_connection import DatabaseError
-from shmstore.consumer.spark.replicate.parquet import RowFile
-from shmstore.event import TableSchema
+from shmstore.consumer.copies.target import Target, TargetFailed, TargetTable
 
 ASIDE, FILLING, SNAPSHOT = "shmstore.aside", "shmstore.filling", "shmstore.snapshot"
 FOLLOWS = {ASIDE: 0, FILLING: 0, SNAPSHOT: 0}
@@ -54,48 +48,8 @@ _STEPS = 1 << 16  # most steps of a batch
 _log = logging.getLogger(__name__)
 
 
-class Target(Protocol):
-    """What holds rows: a table of some format at some place."""
-
-    @property
-    def exists(self) -> bool:
-        """Whether it was ever written to."""
-
-    @property
-    def keeps_history(self) -> bool:
-        """Whether it keeps every version of a row."""
-
-    @property
-    def columns(self) -> Columns:
-        """For each column a source's column that holds every value of it and no other; without those of which that is not known."""
-
-    def mark(self, name: str) -> int:
-        """The number that was committed last under `name`; -1 where there is none."""
-
-    def create(self, schema: TableSchema, keys: Sequence[str], marks: Mapping[str, int]) -> None:
-        """Create it with the columns of `schema` and no rows."""
-
-    def commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
-        """Do a step, or none, and keep `marks`, both or neither. Raises `CopyDiffers`; then neither is done."""
-
-    def remove(self) -> None:
-        """Remove it."""
-
-
-@runtime_checkable
-class FileTarget(Target, Protocol):
-    """A target that can be created of files which executors wrote."""
-
-    @property
-    def folder(self) -> str:
-        """Where these are written, of a target in a folder."""
-
-    def take(self, schema: TableSchema, files: Sequence[RowFile], marks: Mapping[str, int]) -> None:
-        """Create it with the rows of these files and `marks`, in one commit."""
-
-
 class Copy:
-    """The copy of table `name` at `path`; `open` opens a target, `filling` names the place of the one that is to replace it.
+    """The copy of table `name` at `path` in `target`.
 
     `aside`: the run before left it so, and it may have no target that says it. `reads_again`: the producer can be asked for rows. With
     `remove_dropped` a copy goes with its table.
@@ -103,10 +57,9 @@ class Copy:
 
     def __init__(
         self,
-        open: Callable[[str, str], Target],
+        target: Target,
         path: str,
         name: str,
-        filling: Callable[[str, int], str],
         *,
         history: bool = False,
         store: str = "STORE",
@@ -114,10 +67,10 @@ class Copy:
         reads_again: bool = True,
         remove_dropped: bool = False,
     ) -> None:
-        self._open, self._path, self._name, self._place, self._history = open, path, name, filling, history
+        self._all, self._path, self._name, self._history = target, path, name, history
         self._command = f"shmstore snapshot {store} --tables '{name}'"
-        self._target = open(path, name)
-        self._next: tuple[int, Target] | None = None
+        self._target = target.table(path, name)
+        self._next: tuple[int, TargetTable] | None = None
         self._missing = 0  # a request's number, where rows are wanted of a table without a copy
         self._reads_again, self._remove_dropped = reads_again, remove_dropped
         # aside, and without a target that could say it. A history begins with the rows that come: one that was moved away begins again
@@ -127,7 +80,7 @@ class Copy:
     # ---------------------------------------------------------------- state
 
     @property
-    def target(self) -> Target:
+    def target(self) -> TargetTable:
         """What holds its rows."""
         return self._target
 
@@ -144,12 +97,12 @@ class Copy:
             return ""
         return f"{number & 0xFFFFFFFF:08x}"
 
-    def _filling(self) -> Target | None:
+    def _filling(self) -> TargetTable | None:
         number = self._target.mark(FILLING)
         if number <= 0:
             return None
         if self._next is None or self._next[0] != number:
-            self._next = number, self._open(self._place(self._path, number), self._name)
+            self._next = number, self._all.table(self._all.next_path(self._path, number), self._name)
         return self._next[1]
 
     # ---------------------------------------------------------------- steps
@@ -167,9 +120,9 @@ class Copy:
             if max(self._target.mark(query), -1 if other is None else other.mark(query)) < version:
                 try:
                     self._do(step, query, version)
-                except (CannotFollow, DatabaseError):
+                except (CannotFollow, TargetFailed):
                     raise
-                except (*OF_ONE_TABLE, AnalysisException) as error:
+                except OF_ONE_TABLE as error:
                     # on the way back nothing was committed; where the target takes not even a mark now, all ends
                     self._do(_reread(step, error), query, version)
 
@@ -207,7 +160,7 @@ class Copy:
         elif not isinstance(step, Last):
             other.commit(step, _first(other, at, history=False))
         elif step.snapshot == target.mark(SNAPSHOT):
-            place = self._place(self._path, target.mark(FILLING))
+            place = self._all.next_path(self._path, target.mark(FILLING))
             self._commit(Replace(place, step.schema, step.keys), {**at, **FOLLOWS})
             _log.info("the rows of %s were read again, and its copy follows it", self._name)
 
@@ -225,9 +178,9 @@ class Copy:
         if step.schema is not None and not self._history:
             try:
                 self._target.create(step.schema, step.keys, {**at, ASIDE: _NEEDS_HELP, HISTORY: 0})
-            except (CannotFollow, DatabaseError):
+            except (CannotFollow, TargetFailed):
                 raise
-            except (*OF_ONE_TABLE, AnalysisException):
+            except OF_ONE_TABLE:
                 return
             self._homeless = False
 
@@ -280,7 +233,7 @@ class Copy:
         _log.warning("the copy of %s is set aside, and the others continue: %s; %s", self._name, step.reason, end)
 
 
-def _first(target: Target, marks: Mapping[str, int], *, history: bool) -> Mapping[str, int]:
+def _first(target: TargetTable, marks: Mapping[str, int], *, history: bool) -> Mapping[str, int]:
     """`marks`, and, where they are a target's first ones, whether it keeps a history."""
     return marks if target.exists else {**marks, HISTORY: int(history)}
 

@@ -1,4 +1,4 @@
-"""shmstore.consumer.copies.names: a copy may write a column's name in another case, as the servers take names; a column that it lacks is named."""
+"""shmstore.consumer.copies.reading.names: a copy may write a column's name in another case, as the servers take names; a column that it lacks is named."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from shmstore import Column, TableSchema
-from shmstore.consumer.copies.arrow_copies import parquet
-from shmstore.consumer.copies.called import CalledCopy
-from shmstore.consumer.copies.databases import postgresql, sqlite
+from shmstore.consumer.copies.reading.arrow_copies import parquet
+from shmstore.consumer.copies.reading.called import CalledCopy
+from shmstore.consumer.copies.reading.databases import postgresql, sqlite
 from shmstore.errors import CopyUnreadable
 from tests.servers.postgres import Postgres, start_postgres
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shmstore import Column
-from shmstore.consumer.spark.ddl import Action, Change, actions, keeps_values
+from shmstore.consumer.copies.ddl import Action, Change, actions, keeps_values
 
 
 @pytest.mark.parametrize(

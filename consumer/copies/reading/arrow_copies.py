@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from shmstore.consumer.copies.names import own_names
-from shmstore.consumer.copies.stored_values import rows_with, stored_rows
+from shmstore.consumer.copies.reading.names import own_names
+from shmstore.consumer.copies.reading.stored_values import rows_with, stored_rows
 from shmstore.errors import CopyUnreadable, install
 from shmstore.event import TableSchema
 from shmstore.sql.names import index_of

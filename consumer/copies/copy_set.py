@@ -1,0 +1,220 @@
+"""CopySet: the copies of a store's tables, brought up to date together, a batch of events at a time.
+
+It needs no Spark: Spark's `foreachBatch` calls it, and so does `shmstore replicate`. A batch has a number, under the name of what reads the
+stream (the query). A batch that is run again has the same number and the same events; each copy knows which of its steps are done.
+A table whose rows only the server knows is read again, by a snapshot of that one table which is asked of the producer; the others
+continue meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+from shmstore import StoreView
+from shmstore.consumer.collector import no_collector
+from shmstore.consumer.copies.change_reduction import CannotCopy, CannotFollow, Columns, collect
+from shmstore.consumer.copies.copied_tables import CopiedTables
+from shmstore.consumer.copies.copy import Copy
+from shmstore.consumer.copies.initial_rows import exactly
+from shmstore.consumer.copies.target import Target
+from shmstore.encoding.codec import Header
+from shmstore.errors import StoreError
+from shmstore.event import Position
+from shmstore.home.definitions import DefinitionsFile
+from shmstore.home.reader_state import copies_aside, keep_aside
+from shmstore.home.snapshots import request_snapshot
+from shmstore.sql.names import folded
+
+_log = logging.getLogger(__name__)
+
+
+class CopySet:
+    """The copies of the tables of `selection` in `target`, each at the path that `template` says, with ``{database}`` and ``{table}``, and
+    ``{source}`` where the store has several. `keys` are the key columns of tables without a primary key, by ``database.table``. With `history`
+    every version of a row is kept. Raises ValueError."""
+
+    def __init__(
+        self,
+        selection: CopiedTables,
+        target: Target,
+        template: str,
+        *,
+        keys: Mapping[str, Sequence[str]] | None = None,
+        history: bool = False,
+        remove_dropped: bool = False,
+    ) -> None:
+        if "{table}" not in template:
+            raise ValueError(
+                f"target {template!r} must contain {{table}}, and {{database}} if tables of several databases are copied"
+            )
+        if remove_dropped and "://" in template:
+            raise ValueError(
+                "remove_dropped=True removes copies in folders, databases and catalogs, not in an object store: leave it out"
+            )
+        self._selection, self._target, self._template = selection, target, template.replace("{schema}", "{database}")
+        self._keys = {name: tuple(columns) for name, columns in (keys or {}).items()}
+        self._history, self._remove_dropped = history, remove_dropped
+        self._copies: dict[tuple[str | None, str, str], Copy] = {}
+        self._known: dict[str | None, dict[tuple[str, str], Columns]] = {}
+        self._asked: set[str] = set()
+        self._home = StoreView.home_of(selection.store, path=selection.path, state=selection.state)
+        self._aside = set(copies_aside(self._home).get(selection.subscription, []))  # as the run before left them
+        if self._aside:
+            _log.warning(
+                "copies that do not follow their tables since an earlier run (%s): %s",
+                "set aside, or to be read again",
+                ", ".join(sorted(self._aside)),
+            )
+
+    def path(self, database: str, table: str, source: str | None = None) -> str:
+        """Return where the copy of a table is: a path, or a table's name. `source` is its server, in a store of several."""
+        named = self._target.named
+        return self._template_of(source).replace("{database}", named(database)).replace("{table}", named(table))
+
+    def _template_of(self, source: str | None) -> str:
+        if (source is None) == ("{source}" in self._template):
+            raise CannotFollow(
+                f"target {self._template!r} contains {{source}}, but the store has one source: leave {{source}} out"
+                if source is None
+                else f"the store has several sources, whose tables may have the same names: give target a {{source}}, as in {{source}}/{self._template}"
+            )
+        return self._template.replace("{source}", self._target.named(source or ""))
+
+    def apply(self, payloads: Iterable[Any], query: str, batch: int) -> int:
+        """Apply encoded events, in order, as one batch of a query; return how many rows changed in them."""
+        return self.apply_each({None: payloads}, query, batch)
+
+    def apply_each(self, payloads: Mapping[str | None, Iterable[Any]], query: str, batch: int) -> int:
+        """The same with the events of each source, in a store of several."""
+        rows, waiting, aside = 0, list[tuple[str, str]](), set(self._aside)
+        with self._writing():
+            for source, events in payloads.items():
+                known = self._known.setdefault(source, {})
+                with no_collector():
+                    there = partial(self._copied, source)
+                    before = partial(self._columns_before, source)
+                    changes = collect(events, self._selection, self._keys, self._history, there, source, known, before)
+                for (database, table), change in changes.items():
+                    steps = change.finish()
+                    rows += change.rows
+                    known[database, table] = change.known
+                    if not steps:
+                        continue
+                    name = _full_name(source, database, table)
+                    try:
+                        copy = self._copy(source, database, table)
+                    except CannotCopy as error:
+                        if name not in aside:
+                            _log.warning("%s has no copy, and the others continue: %s", name, error)
+                        aside.add(name)
+                        continue
+                    if not copy.done(query, batch):
+                        copy.apply(steps, query, batch)
+                    (aside.add if copy.aside else aside.discard)(name)
+                    if copy.wanted and source is None:
+                        waiting.append((name, copy.wanted))
+        if aside != self._aside:
+            self._aside = aside
+            keep_aside(self._home, self._selection.subscription, aside)
+        for name, request in waiting:  # now that the copies' state is kept; asked for again, it is the same request
+            self._ask(name, request)
+        return rows
+
+    def _columns_before(self, source: str | None, name: tuple[str, str], ddl: Header, fresh: bool) -> Columns:
+        """The columns that a DDL found, as the store's producer wrote them down, or else, where the copy is as it was before it, as that has them."""
+        with suppress(StoreError):  # not ours to read
+            definitions = DefinitionsFile(self._home, source or "").read()
+            before = Position(ddl.file, ddl.offset - 1)  # at its end is what the DDL made of them
+            found = [one for one in definitions if one.name == name and one.reached_by(before)]
+            if found and found[-1].schema is not None:
+                return {folded(column.name): column for column in found[-1].schema.columns}
+        return self._copy(source, *name).target.columns if fresh else {}
+
+    def _ask(self, name: str, request: str) -> None:
+        if request not in self._asked:
+            self._asked.add(request)
+            request_snapshot(self._selection.store, exactly(name), state=self._home.state, reason="reread", id=request)
+
+    @property
+    def aside(self) -> list[str]:
+        """The tables whose copies do not follow them now, as ``database.table``, with ``SOURCE:`` before it in a store of several."""
+        return sorted(self._aside)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One transaction for all copies, where the target has such."""
+        try:
+            with self._target.transaction():
+                yield
+        except BaseException:
+            self._copies.clear()  # the state that they remember may not be what is there
+            self._known.clear()
+            raise
+
+    def _copy(self, source: str | None, database: str, table: str) -> Copy:
+        copy = self._copies.get((source, database, table))
+        if copy is None:
+            copy = Copy(
+                self._target,
+                self.path(database, table, source),
+                f"{database}.{table}",
+                history=self._history,
+                store=self._selection.store,
+                aside=source is None and _full_name(source, database, table) in self._aside,
+                reads_again=source is None,
+                remove_dropped=self._remove_dropped,
+            )
+            self._copies[source, database, table] = copy
+        return copy
+
+    def existing(self) -> list[str]:
+        """Return patterns that match the tables that have a copy. Raises ValueError where copies cannot be listed."""
+        with self._target.transaction():
+            found = self._listed(None)
+        if "{database}" not in self._template:
+            return [f"regex:.*\\.{exactly(table).removeprefix('regex:')}" for _, table in found]
+        return sorted(exactly(f"{database}.{table}") for database, table in found)
+
+    def _copied(self, source: str | None, database: str | None) -> list[tuple[str, str]]:
+        """The tables of a database, or with None of all, that have a copy. Raises `CannotFollow` where that is not known."""
+        try:
+            if database is not None:
+                return [(database, table) for _, table in self._listed(source, database)]
+            if "{database}" in self._template:
+                return self._listed(source)
+        except CannotCopy:  # of a name that no copy can have
+            return []
+        except CannotFollow:
+            raise
+        except ValueError:
+            pass  # copies that cannot be listed
+        raise CannotFollow(
+            f"which copies in {self._template!r} a rolled back XA transaction, or a statement that cannot be read, concerns is not known: ask for "
+            f"the rows of all with shmstore snapshot {self._selection.store}, into a new target"
+        )
+
+    def _listed(self, source: str | None, database: str | None = None) -> list[tuple[str, str]]:
+        """The database, where the template says it, and the table of each copy, or of those of one database."""
+        template = self._template_of(source)
+        if database is not None:
+            template = template.replace("{database}", self._target.named(database))
+        pattern, seen = "", set[str]()
+        for i, part in enumerate(re.split(r"\{(database|table)\}", template)):
+            pattern += re.escape(part) if i % 2 == 0 else f"(?P={part})" if part in seen else f"(?P<{part}>[^/]+)"
+            seen |= {part} if i % 2 else set()
+        matches = [match.groupdict() for match in map(re.compile(pattern).fullmatch, self._target.paths(template)) if match]
+        unnamed = self._target.unnamed
+        return [
+            (unnamed(match.get("database", "")), unnamed(match["table"]))
+            for match in matches
+            if not match["table"].startswith("_")
+        ]
+
+
+def _full_name(source: str | None, database: str, table: str) -> str:
+    return f"{database}.{table}" if source is None else f"{source}:{database}.{table}"

@@ -1,0 +1,102 @@
+"""Target: what holds copies, such as a folder, a database or a catalog. TargetTable: what holds the copy of one table in it.
+
+A target does what the steps of a batch say (`shmstore.consumer.copies.change_reduction.Step`), and knows nothing of the stream. Exactly once
+rests on one promise: a step and its marks are kept both or neither (`TargetTable.commit`). Marks are numbers by name, kept with the copy.
+
+Errors, by what they concern:
+
+    CopyDiffers    one copy cannot take this step, and was not changed: its rows are read again
+    CopyRefuses    one copy cannot take it, and reading again is no use: the copy is set aside
+    CannotCopy     one table can have no copy here: the others can
+    CannotFollow   all of the run: the target is not what the command asks for
+    TargetFailed   all of the run: the target cannot be reached, or refused a statement; the same command continues later
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from shmstore.consumer.copies.change_reduction import Columns, Step
+from shmstore.event import TableSchema
+
+
+class TargetFailed(ValueError):
+    """The target cannot be reached, or refused a statement. One line, without secrets."""
+
+
+class TargetTable(Protocol):
+    """What holds the rows of one copy. It is opened where no copy is, too: then it does not exist yet."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether it was ever written to."""
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether it keeps every version of a row."""
+
+    @property
+    def columns(self) -> Columns:
+        """For each column a source's column that holds every value of it and no other; without those of which that is not known."""
+
+    def mark(self, name: str) -> int:
+        """The number that was committed last under `name`; -1 where there is none."""
+
+    def create(self, schema: TableSchema, keys: Sequence[str], marks: Mapping[str, int]) -> None:
+        """Create it with the columns of `schema` and no rows. Raises `CopyRefuses`."""
+
+    def commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
+        """Do a step, or none, and keep `marks`, both or neither. A `Merge` or `Versions` creates it where it does not exist; any other step does
+        nothing then. Raises `CopyDiffers`; then neither is done."""
+
+    def remove(self) -> None:
+        """Remove it, with its marks."""
+
+
+class Target(Protocol):
+    """Where all copies of a run are. A copy's path in it is the run's template with the names of its database and table, each as `named`."""
+
+    def table(self, path: str, name: str) -> TargetTable:
+        """Return what holds the copy of table `name` (``database.table``, for messages) at `path`."""
+
+    def named(self, name: str) -> str:
+        """Return a name of a database, table or source as a part of a path. Raises `CannotCopy`."""
+
+    def unnamed(self, part: str) -> str:
+        """Return the name that `named` made this part of."""
+
+    def next_path(self, path: str, number: int) -> str:
+        """Return the path of the copy that is to replace the one at `path`: `paths` does not give it, and readers do not see it."""
+
+    def paths(self, template: str) -> Iterable[str]:
+        """Return the paths of copies that `template` fits, in which ``{database}`` and ``{table}`` are open, or one of them; others may be among
+        them. Raises ValueError where they cannot be listed."""
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """One transaction over all copies, where the target has such: what the body did is kept, or, where it raised, nothing of it."""
+
+    def close(self) -> None:
+        """Close what is open. Idempotent."""
+
+
+class RowFile(NamedTuple):
+    """A file of rows that was written into a copy's `folder`; `stats` is what Delta's log says of such a file, as JSON."""
+
+    name: str
+    rows: int
+    size: int
+    stats: str
+
+
+@runtime_checkable
+class FileTable(TargetTable, Protocol):
+    """A copy that can be created of files which other processes wrote."""
+
+    @property
+    def folder(self) -> str:
+        """Where these are written, of a target in a folder."""
+
+    def take(self, schema: TableSchema, files: Sequence[RowFile], marks: Mapping[str, int]) -> None:
+        """Create it with the rows of these files and `marks`, in one commit."""

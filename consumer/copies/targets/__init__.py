@@ -1,0 +1,1 @@
+"""What holds copies: a module for each kind. `shmstore.consumer.copies.target` is what they all are."""
