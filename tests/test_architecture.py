@@ -125,7 +125,7 @@ PUBLIC = {
     "shmstore.sql.names": "folded free index_of places_of same",
     "shmstore.sql.session": "Dialect Session UNKNOWN",
     "shmstore.sql.table_change": "Draft ROW_ID Table",
-    "shmstore.sql.tokens": "SqlMode Token Tokens USUAL literal located pieces statement",
+    "shmstore.sql.tokens": "SqlMode Token Tokens USUAL literal located modes pieces statement",
     "shmstore.start_position": "FORMS Start parse_start",
     "shmstore.store.reader_place": "ReaderPlace",
     "shmstore.store.remembered": "Homes RememberedStore describe_home",

@@ -18,7 +18,7 @@ from shmstore.event import Column
 from shmstore.sql.column_types import GEOMETRY, read_type
 from shmstore.sql.names import folded
 from shmstore.sql.session import Dialect, Session
-from shmstore.sql.tokens import SqlMode, Tokens, statement
+from shmstore.sql.tokens import SqlMode, Tokens, modes, statement
 
 _INTEGERS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
 _TEXTS = ("tinytext", "text", "mediumtext", "longtext")
@@ -76,9 +76,11 @@ def actions(sql: str, database: str, mode: str = "") -> tuple[Action, ...]:
     `mode` is the property ``sql_mode`` of its event.
     """
     try:
-        named = SqlMode.named(mode)
-        dialect = Dialect(named.oracle or named.maxdb, Session(named.bits))
-        return tuple(_read(statement(sql, named), database, dialect))
+        first, *others = [
+            tuple(_read(statement(sql, read), database, Dialect(read.oracle or read.maxdb, Session(read.bits))))
+            for read in modes(sql, SqlMode.named(mode))
+        ]
+        return first if all(other == first for other in others) else (Action("reread", "", ""),)
     except ValueError:  # it ends early, or something else stands where a name belongs
         return (Action("reread", "", ""),)
 

@@ -52,6 +52,7 @@ from shmstore.producer.start.origin import Origin, differs
 from shmstore.producer.transactions.buffer import Flush, TransactionBuffer
 from shmstore.producer.transactions.decoder import EventDecoder
 from shmstore.sql.classify import classify
+from shmstore.sql.tokens import SqlMode
 from shmstore.units import moment
 
 COMPARED = 4 << 20  # bytes of a transaction up to which its rows are compared
@@ -317,7 +318,8 @@ def _different_end(end: Event, raw: RawEvent, *, placed: bool) -> str:
         if not statement:
             return "no statement is there"
         query = events.query(uncompress_query(raw.body) if raw.code == EventCode.QUERY_COMPRESSED else raw.body)
-        theirs, ours = classify(query.sql, query.database, query.mode), classify(end.sql, end.props.get("default_database", ""))
+        theirs = classify(query.sql, query.database, query.mode)
+        ours = classify(end.sql, end.props.get("default_database", ""), SqlMode.named(end.props.get("sql_mode", "")))
         same = query.sql == end.sql if placed else (theirs.type, theirs.tables) == (ours.type, ours.tables)
         return "" if same else "another statement is there"
     if placed and "xid" in end.props and (raw.code != EventCode.XID or str(events.xid(raw.body)) != end.props["xid"]):

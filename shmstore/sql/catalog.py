@@ -51,6 +51,7 @@ class Catalog:
         self.mariadb = mariadb
         self.fold_case = fold_case  # lower_case_table_names is not 0
         self.databases: dict[str, str] = {}  # character sets, by the key of a database without a table
+        self.former: dict[str, set[str]] = {}  # those that a database of this name had before: a session may have noted one
         self.unreadable: dict[
             str, Unreadable
         ] = {}  # databases of which a statement could not be read: any table may have changed
@@ -81,6 +82,7 @@ class Catalog:
                 else:
                     self.tables.pop(self.key(database, table), None)
             elif isinstance(now, str):
+                self._end_charset(name)
                 self.databases[name] = now
             else:
                 self.take(dict.fromkeys(self.all_of(database)))
@@ -88,7 +90,12 @@ class Catalog:
                     self.unreadable[name] = now
                 else:
                     self.unreadable.pop(name, None)
-                    self.databases.pop(name, None)
+                    self._end_charset(name)
+
+    def _end_charset(self, name: str) -> None:
+        charset = self.databases.pop(name, None)
+        if charset is not None:
+            self.former.setdefault(name, set()).add(charset)
 
     def tables_of(self, database: str) -> list[TableName]:
         """The keys of a database's tables."""
@@ -102,6 +109,11 @@ class Catalog:
     def charset_of(self, database: str) -> str | None:
         """The default character set of a database, empty where it is not known; None where there is no such database."""
         return self.databases.get(self.key(database, "")[0])
+
+    def stale_charsets(self, database: str) -> set[str]:
+        """What sessions that chose the database before may take for its character set: each that it had, and has no longer."""
+        name = self.key(database, "")[0]
+        return self.former.get(name, set()) - {self.databases[name]} if name in self.databases else set()
 
     def read(self, sql: str, database: str, session: Session = UNKNOWN) -> Change:
         """Return what the statement changes, with `database` as the default one. Nothing where no column is concerned."""
@@ -211,11 +223,16 @@ class _Statement:
         return self.session.server or self.catalog.charset if charset is None else charset
 
     def _alter_default(self, database: str) -> str:
-        """What DEFAULT means in an ALTER TABLE: to MySQL, the character set of the session's database; empty where it is not known."""
-        if self.dialect.mariadb:  # of the table's database from 10.11 on; 10.5 does as MySQL
-            own = self._database_charset(database)
-            return own if own == self._database_charset(self.database) else ""
-        return self.session.database or self._database_charset(self.database)
+        """What DEFAULT means in an ALTER TABLE; empty where the log does not show it.
+
+        To MySQL and MariaDB 10.5 it is what the session noted when it chose its database, or when it lost it, or with SET: only that of
+        the last the log has. From 10.11 on it is that of the table's database.
+        """
+        noted = self.catalog.charset_of(self.database) or ""
+        possible = {noted, self.session.database or noted, *self.catalog.stale_charsets(self.database)}
+        if self.dialect.mariadb:
+            possible.add(self._database_charset(database))
+        return noted if len(possible) == 1 else ""
 
     # ------------------------------------------------------------ CREATE
 

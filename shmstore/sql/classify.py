@@ -11,12 +11,13 @@ may have a query, and a statement that is not known counts as a change if a verb
 from __future__ import annotations
 
 from collections.abc import Container
+from contextlib import suppress
 from enum import Enum, auto
 from functools import lru_cache
 from typing import NamedTuple
 
 from shmstore.event import EventType
-from shmstore.sql.tokens import USUAL, SqlMode, Tokens, has_query, statement
+from shmstore.sql.tokens import USUAL, SqlMode, Tokens, has_query, modes, statement
 
 TableName = tuple[str, str]  # database, table
 
@@ -70,10 +71,25 @@ def classify(sql: str, database: str, mode: SqlMode = USUAL) -> Statement:
 
 
 def _classify(sql: str, database: str, mode: SqlMode) -> Statement:
-    try:
-        return _read(statement(sql, mode), database)
-    except ValueError:  # it ends early, or has something else where a name belongs
-        return _unread(statement(sql, mode))
+    found = []
+    for quotes in dict.fromkeys([(one.ansi_quotes, one.plain_backslash) for one in modes(sql, mode)]):
+        with suppress(ValueError):  # it ends early, or has something else where a name belongs
+            found.append(_read(statement(sql, SqlMode(*quotes)), database))
+    return _any_of(found) if found else _unread(statement(sql, mode))
+
+
+def _any_of(readings: list[Statement]) -> Statement:
+    """What a statement may be, of which one of `readings` is right: a statement about accounts, a DDL, a change if one is, of all their tables."""
+    first = readings[0]
+    if all(one == first for one in readings):
+        return first
+    if any(one.kind is Kind.ACCOUNT for one in readings):
+        return Statement(Kind.ACCOUNT)
+    likely = next((one for one in readings if one.kind is Kind.DDL), first)
+    tables = tuple(dict.fromkeys([name for one in readings for name in (*one.tables, *one.targets)]))
+    if likely.kind is Kind.DML and not all(one.tables for one in readings):
+        tables = ()  # it may change any
+    return Statement(likely.kind, likely.type, tables, (), likely.name, any(one.changes_rows for one in readings))
 
 
 def _unread(tokens: Tokens) -> Statement:

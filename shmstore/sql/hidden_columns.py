@@ -12,7 +12,7 @@ from shmstore.sql.catalog import Catalog, Change
 from shmstore.sql.classify import classify
 from shmstore.sql.session import Session
 from shmstore.sql.table_change import Table
-from shmstore.sql.tokens import statement
+from shmstore.sql.tokens import modes, statement
 
 __all__ = ["with_hidden"]
 
@@ -23,8 +23,8 @@ _CHANGED = _NEW | {"MODIFY", "CHANGE", "CONVERT", "ENGINE", "ROW_FORMAT"}
 
 def with_hidden(change: Change, catalog: Catalog, sql: str, database: str, session: Session) -> Change:
     """Return `change`, which the statement makes in `catalog`, with the number of hidden columns of each table in it."""
-    words = [token.upper for token in statement(sql, session.mode).rest()]
-    found = frozenset(words)
+    readings = [[token.upper for token in statement(sql, mode).rest()] for mode in modes(sql, session.mode)]
+    words, found = readings[0], frozenset().union(*readings)
     created = words[:1] == ["CREATE"] and "TABLE" in words[1:4] and "LIKE" not in found
     if not change and found & (_CHANGED | {"DROP"}):  # it concerns keys only
         tables = [(name, catalog.find(*name)) for name in classify(sql, database, session.mode).tables]

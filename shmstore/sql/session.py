@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import NamedTuple
 
-from shmstore.sql.tokens import SqlMode, Tokens, scan
+from shmstore.sql.tokens import SqlMode, modes
 
 __all__ = ["UNKNOWN", "Dialect", "Session", "meanings"]
 
@@ -48,18 +47,12 @@ UNKNOWN = Session()
 def meanings(sql: str, session: Session) -> list[Session]:
     """Return the sessions as which the server may have read a statement: often the log's alone, which comes first.
 
-    The log has the sql_mode in which a statement ran. MariaDB's SET STATEMENT sql_mode = ... FOR was read in another one; and what servers
-    write themselves has escaped backslashes in every mode, while a client may have sent just that.
+    Besides `modes`: what servers write themselves has escaped backslashes in every mode, while a client may have sent just that.
     """
     if session.rewritten and session.mode.plain_backslash and "\\" in sql:
         escaped = session.mode._replace(plain_backslash=False)
         return [session, session.with_mode(escaped)]
-    if "sql_mode" not in sql.lower():
-        return [session]
-    tokens = Tokens(scan(sql, session.mode))
-    if not tokens.accept("SET", "STATEMENT") or all(token.text.lower() != "sql_mode" for token in tokens.until("FOR")):
-        return [session]
-    return [session, *[session.with_mode(SqlMode(*on)) for on in product((False, True), repeat=len(SqlMode._fields))]]
+    return [session, *[session.with_mode(mode) for mode in modes(sql, session.mode)[1:]]]
 
 
 class Dialect(NamedTuple):

@@ -159,15 +159,11 @@ class Draft:
         slot.column = slot.column._replace(name=new)
 
     def drop(self, name: str) -> None:
-        """Take a column out, of the primary key too."""
+        """Take a column out."""
         slot = self._before(name)
         if slot not in self._slots:
             return  # DROP a, DROP IF EXISTS a
         self._slots.remove(slot)
-        if slot in self._key:
-            self._key = [one for one in self._key if one is not slot]
-            if all(one in self._period for one in self._key):  # of a period without overlaps nothing is left to tell apart
-                self._key = []
         if (
             slot is self._end
         ):  # with the column that begins the period: without DROP SYSTEM VERSIONING the table gets two that no SELECT * shows
@@ -224,13 +220,14 @@ class Draft:
     @property
     def table(self) -> Table:
         """The table as it is after the statement."""
-        slots, key = list(self._slots), list(self._key)
+        slots = list(self._slots)
         implicit = self._versioned and self._end is None
         shown = len(slots) - 2 * (implicit and self._was_versioned)
         for slot, place in self._places:
             at = shown if place is None else 0 if place == "" else slots.index(_called(slots, place)) + 1
             slots.insert(at, slot)
             shown += 1
+        key = self._kept_key(slots)
         if implicit and not self._was_versioned:
             slots += [_Slot(column, None) for column in _ROW_PERIOD]
         if self._generated in slots:
@@ -254,6 +251,20 @@ class Draft:
         return Table(
             columns, tuple([slot.column.name for slot in key]), self.charset, implicit, period_end, names, row_id, self._hidden
         )
+
+    def _kept_key(self, slots: list[_Slot]) -> list[_Slot]:
+        """The key that was before the statement, of the columns that are there now.
+
+        The servers look for each of its columns from the first on, a new one by its name and another by the name that it had: a new one
+        that comes first takes the place of a column that is gone, and of one that gets another name.
+        """
+        key = []
+        for old in self._key:
+            here = [slot for slot in slots if slot is old or (slot.before is None and folded(slot.column.name) == old.before)]
+            key += here[:1]
+        if len(key) < len(self._key) and all(slot in self._period for slot in key):
+            return []  # of a period without overlaps nothing is left to tell apart
+        return key
 
     def _named_key(self, slots: list[_Slot], period: list[_Slot]) -> list[_Slot]:
         key: list[_Slot] = []

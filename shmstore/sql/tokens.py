@@ -9,9 +9,10 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import product
 from typing import Final, NamedTuple
 
-__all__ = ["SqlMode", "Token", "Tokens", "has_query", "literal", "located", "pieces", "scan", "statement"]
+__all__ = ["SqlMode", "Token", "Tokens", "has_query", "literal", "located", "modes", "pieces", "scan", "statement"]
 
 
 class SqlMode(NamedTuple):
@@ -116,6 +117,20 @@ def statement(sql: str, mode: SqlMode = USUAL) -> Tokens:
     while tokens.accept("SET", "STATEMENT"):
         tokens.until("FOR")
     return tokens
+
+
+def modes(sql: str, mode: SqlMode) -> list[SqlMode]:
+    """Return the modes in which the server may have read a statement: often that of the log alone, which comes first.
+
+    The log has the mode in which a statement ran. MariaDB's SET STATEMENT sql_mode = ... FOR was read in another one.
+    """
+    if "sql_mode" not in sql.lower():
+        return [mode]
+    tokens = Tokens(scan(sql, mode))
+    while tokens.accept("SET", "STATEMENT"):
+        if any(token.text.lower() == "sql_mode" for token in tokens.until("FOR")):
+            return [mode, *[SqlMode(*on) for on in product((False, True), repeat=len(SqlMode._fields))]]
+    return [mode]
 
 
 def has_query(tokens: Iterable[Token]) -> bool:

@@ -200,3 +200,11 @@ def test_text_is_read_in_the_mode_it_was_written_in(mode: str, sql: str, wanted:
     found = changes(sql, mode)
     assert found is not None
     assert [change[1] for change in found] == wanted
+
+
+def test_a_statement_that_was_read_in_another_mode() -> None:
+    """MariaDB logs the mode that SET STATEMENT gives, and read the text in the one from before: what differs is read again."""
+    before = "SET STATEMENT sql_mode = '' FOR ALTER TABLE t"
+    assert actions(f"{before} ADD a int, DROP b", "d") == actions("ALTER TABLE t ADD a int, DROP b", "d")
+    for sql in (r"ADD a int COMMENT 'x\', ADD b int COMMENT '", "ADD a date", "ADD a real"):
+        assert actions(f"{before} {sql}", "d") == (Action("reread", "", ""),), sql

@@ -51,6 +51,7 @@ ALLOWED = (
     "COLLATE of the table",
 )
 _FAST = ("--innodb-flush-log-at-trx-commit=0", "--sync-binlog=0", "--skip-innodb-doublewrite", "--max-binlog-size=1G")
+ER_DB_DROP_RMDIR = 1010
 MOST = 8  # differences, after which a run ends
 
 
@@ -74,7 +75,8 @@ class Tail:
     def __init__(self, server: Server, connection: Any) -> None:
         word = "BINARY LOG" if server.flavor == "mysql" else "MASTER"
         ((self.file, position, *_),) = run(connection, f"SHOW {word} STATUS")
-        self._file = (Path(server.directory) / "data" / self.file).open("rb")
+        self.folder = Path(server.directory) / "data"
+        self._file = (self.folder / self.file).open("rb")
         self.at = int(position)
 
     def read(self) -> list[Logged]:
@@ -152,16 +154,26 @@ class RandomDdl:
 
     # ------------------------------------------------------------ statements
 
-    def _execute(self, sql: str) -> bool:
-        codec_name = CLIENTS[self.grammar.mode.client][0]
+    def _execute(self, sql: str, connection: Any = None) -> bool:
+        codec_name = CLIENTS[self.grammar.mode.client][0] if connection in (None, self.connection) else "utf-8"
         try:
-            self.connection.query(sql.encode(codec_name, "replace"))
+            (connection or self.connection).query(sql.encode(codec_name, "replace"))
         except pymysql.MySQLError as error:
             self.errors[error.args[0]] += 1
+            if error.args[0] == ER_DB_DROP_RMDIR:
+                self._drop_databases()
             if not self.connection.open:
                 self._reconnect(sql)
             return False
         return True
+
+    def _drop_databases(self) -> None:
+        """Begin with new ones. A server left files of tables behind, and has lost the database's options with them, which it does not log."""
+        for folder in [self.tail.folder / name for name in ("d1", "d2", "d@002d3")]:
+            for path in folder.glob("*") if folder.exists() else ():
+                path.unlink(missing_ok=True)
+        run(self.connection, *[f"DROP DATABASE IF EXISTS `{name}`" for name in DATABASES])
+        run(self.connection, *[f"CREATE DATABASE `{name}` CHARACTER SET {charset}" for name, charset in DATABASES.items()])
 
     def _reconnect(self, sql: str) -> None:
         """Begin another session, where the server ended this one. Raises AssertionError where the server is gone."""
@@ -200,15 +212,17 @@ class RandomDdl:
 
     def _statement(self) -> None:
         sql = self.grammar.statement()
+        before = self.grammar.before(sql)
         self.tried += 1
-        if (
-            self.mariadb and "RENAME TABLE" in sql
-        ):  # of a temporary table it is logged as if it were of the other one: replicas go wrong, too
+        if self.mariadb and any("RENAME TABLE" in part for part in (*before, sql)):
+            # of a temporary table it is logged as if it were of the other one: replicas go wrong, too
             for name in self.grammar.tables():
                 self._execute("DROP TEMPORARY TABLE IF EXISTS `{}`.`{}`".format(*name.split(".")))
-        for part in self.grammar.before(sql):
+        for part in before:
             self._execute(part)
-        self.taken += self._execute(sql)
+        # Sessions note a database's character set when they choose it, so that another one's change of it passes them by.
+        aside = not self.mariadb and " DATABASE" in sql and self.rng.random() < 0.3
+        self.taken += self._execute(sql, self.reader if aside else self.connection)
         try:
             self._follow()
         except SourceError as error:
@@ -356,6 +370,8 @@ def _plain(value: Any, column: Column) -> Any:
         return int.from_bytes(value, "big") if isinstance(value, bytes) else value
     if column.type in ("enum", "set"):
         return value.decode() if isinstance(value, bytes) else value
+    if column.type == "vector" and isinstance(value, str):  # PyMySQL reads the type as ASCII
+        return value.encode()
     if isinstance(value, datetime):
         value = value.replace(tzinfo=None)
     if column.type in ("date", "datetime", "timestamp", "time", "decimal", "uuid", "inet4", "inet6"):

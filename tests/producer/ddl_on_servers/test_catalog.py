@@ -58,6 +58,13 @@ BOTH = [
     "CREATE TABLE charsets (a char(1), b char(1) CHARSET utf8, c text COLLATE latin1_german2_ci, d tinytext UNICODE) DEFAULT CHARSET=cp1251 COLLATE=cp1251_bin",
     "CREATE TABLE keys1 (a int KEY, b int UNIQUE KEY, c int UNIQUE)",
     "CREATE TABLE keys2 (a varchar(99), b int, `primary` int, PRIMARY KEY (a(10), b), KEY `k` (b), FULLTEXT KEY ft (a))",
+    # a new column takes the place that one of its name had in the key, where that one is gone or comes behind it
+    "CREATE TABLE keys4 (a int, b int, c int, PRIMARY KEY (c, b))",
+    "ALTER TABLE keys4 DROP b, ADD b int FIRST",
+    "ALTER TABLE keys4 ADD c int, RENAME COLUMN c TO d",
+    "ALTER TABLE keys4 ADD B int FIRST, CHANGE b e int",
+    "ALTER TABLE keys4 CHANGE d a int, DROP a, ADD e2 int",
+    "ALTER TABLE keys4 DROP b, DROP a",
     "ALTER TABLE keys2 DROP INDEX k, DROP COLUMN `primary`, ADD COLUMN `key` int",
     "ALTER DATABASE CHARACTER SET latin5",
     "CREATE TABLE in_latin5 (a varchar(3), e enum('ş'))",

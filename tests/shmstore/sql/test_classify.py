@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from shmstore import EventType
 from shmstore.sql.classify import Kind, classify
+from shmstore.sql.tokens import SqlMode
 
 
 @pytest.mark.parametrize(
@@ -274,3 +275,33 @@ def test_ddl_without_rows(sql: str) -> None:
 )
 def test_other_statements_change_no_rows(sql: str) -> None:
     assert not classify(sql, "d").changes_rows
+
+
+READ_BEFORE = [
+    # in a session of ANSI_QUOTES: a backslash in a name is a character like others
+    (r"""DROP TABLE "a\", b""", "", ["a\\", "b"], False),
+    (r"""ALTER TABLE "a\" ADD c int COMMENT 'x'""", "", ["a\\"], False),
+    # in either: the name has two backslashes, or one
+    (r"""TRUNCATE "b\\c" """, "ANSI_QUOTES", ["b\\\\c", "b\\c"], False),
+    # in a session of NO_BACKSLASH_ESCAPES: the comment ends before the parenthesis
+    (r"""CREATE TABLE t (a int COMMENT 'x\') SELECT 1 AS b, ' y'""", "", ["t"], True),
+    (r"""ALTER TABLE t ADD a int COMMENT "it's" """, "ORACLE", ["t"], False),
+]
+
+
+@pytest.mark.parametrize(("sql", "logged", "tables", "changes"), READ_BEFORE)
+def test_set_statement_was_read_in_the_mode_from_before(sql: str, logged: str, tables: list[str], changes: bool) -> None:
+    """MariaDB logs the mode that SET STATEMENT gives, and read the text in another one: what it may be in any of them counts."""
+    for words in ("SET STATEMENT sql_mode = 'X' FOR", "SET STATEMENT a = 1 FOR SET STATEMENT b = 2, sql_mode = @x FOR"):
+        found = classify(f"{words} {sql}", "d", SqlMode.named(logged))
+        assert found.kind is Kind.DDL
+        assert found.tables == tuple([("d", name) for name in tables])
+        assert found.changes_rows == changes
+
+
+def test_a_change_in_one_of_several_modes() -> None:
+    """Where the mode decides which table a change is of, it may be of any; where one reading is about accounts, it is."""
+    change = classify(r"""SET STATEMENT sql_mode = '' FOR DELETE FROM "a\", "b""", "d")
+    assert (change.kind, change.changes_rows) == (Kind.DML, True)
+    account = classify(r"""SET STATEMENT sql_mode = '' FOR DROP "\" USER x, " TABLE x""", "d")
+    assert account.kind is Kind.ACCOUNT

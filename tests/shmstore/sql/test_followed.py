@@ -211,6 +211,38 @@ def test_what_versions_of_mariadb_do_in_other_ways() -> None:
     assert isinstance(both.find("d", "t"), Unreadable)
 
 
+CONVERT = "ALTER TABLE d.t CONVERT TO CHARSET DEFAULT"
+
+
+@pytest.mark.parametrize("mariadb", [False, True])
+@pytest.mark.parametrize(
+    "before",
+    [
+        "ALTER DATABASE d CHARSET gbk",  # by another session, after this one chose the database
+        "DROP DATABASE d; CREATE DATABASE d CHARSET gbk; CREATE TABLE t (a text CHARSET koi8r)",
+    ],
+)
+def test_default_is_what_a_session_noted_for_its_database(before: str, mariadb: bool) -> None:
+    """CONVERT TO CHARSET DEFAULT is followed where the log shows what the session noted: not where a database had another one before."""
+    create = "CREATE TABLE t (a text CHARSET koi8r)"
+    assert table(create, CONVERT, mariadb=mariadb).charset == "latin1"
+    again = ["DROP DATABASE d", "CREATE DATABASE d CHARSET latin1", "CREATE TABLE t (a text CHARSET koi8r)"]
+    assert table(*again, CONVERT, mariadb=mariadb).charset == "latin1"
+    found = followed(create, *before.split("; "), CONVERT, mariadb=mariadb).find("d", "t")
+    assert isinstance(found, Unreadable)
+    assert "the character set of its database is not known" in found.reason
+
+
+@pytest.mark.parametrize("mariadb", [False, True])
+def test_default_without_a_database(mariadb: bool) -> None:
+    """It is the server's when the session began or lost its database, which the log does not have; nor whether one of SET was in force."""
+    for database, session in (("", Session(server="gbk")), ("", Session()), ("d", Session(database="gbk")), ("e", Session())):
+        catalog = followed("CREATE TABLE t (a text CHARSET koi8r)", mariadb=mariadb)
+        catalog.take(catalog.read(CONVERT, database, session))
+        assert isinstance(catalog.find("d", "t"), Unreadable), (database, session)
+    assert table("CREATE TABLE t (a text)", (CONVERT, Session(database="latin1")), mariadb=mariadb).charset == "latin1"
+
+
 def test_a_column_of_a_quoted_schema_s_type() -> None:
     """PERIOD and VECTOR may begin a key: not before the schema of a type."""
     found = table("CREATE TABLE t (vector `mariadb_schema`.DATE, period `mariadb_schema`.DATE, VECTOR `i` (x))")
