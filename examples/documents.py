@@ -8,14 +8,14 @@ from shmstore.spark import register, session_settings
 
 
 def changes(spark: SparkSession, store: str, **options: str) -> DataFrame:
-    """Return (seq, table, op, id, amount): amounts of whichever table has them, with their decimals."""
+    """Return (seq, table, op, id, total): totals of each table that has them, with their decimals."""
     source = spark.readStream.format("shmstore").option("store", store).option("payload", "variant").options(**options)
     return source.load().selectExpr(
         "seq",
         "concat(database, '.', `table`) as `table`",
         "op",
         "try_variant_get(coalesce(after, before), '$.id', 'bigint') as id",
-        "try_variant_get(after, '$.amount', 'decimal(12,2)') as amount",
+        "try_variant_get(after, '$.total', 'decimal(14,4)') as total",
     )
 
 

@@ -15,14 +15,14 @@ from shmstore import Batch, Consumer
 TABLES = """
 CREATE TABLE IF NOT EXISTS progress (epoch VARCHAR, sequence BIGINT);
 CREATE TABLE IF NOT EXISTS changes (
-    first BIGINT, number BIGINT, op VARCHAR, ts_ms BIGINT, old_id BIGINT, id BIGINT, customer BIGINT, amount DECIMAL(12, 2)
+    first BIGINT, number BIGINT, op VARCHAR, ts_ms BIGINT, old_id BIGINT, id BIGINT, customer_id BIGINT, total DECIMAL(14, 4)
 );
 CREATE VIEW IF NOT EXISTS orders AS
-SELECT id, customer, amount FROM (
+SELECT id, customer_id, total FROM (
     SELECT * FROM (
-        SELECT first, number, 0 AS part, old_id AS id, NULL AS customer, NULL AS amount FROM changes WHERE old_id IS NOT NULL
+        SELECT first, number, 0 AS part, old_id AS id, NULL AS customer_id, NULL AS total FROM changes WHERE old_id IS NOT NULL
         UNION ALL
-        SELECT first, number, 1 AS part, id, customer, amount FROM changes WHERE id IS NOT NULL
+        SELECT first, number, 1 AS part, id, customer_id, total FROM changes WHERE id IS NOT NULL
     ) QUALIFY row_number() OVER (PARTITION BY id ORDER BY first DESC, number DESC, part DESC) = 1
 ) WHERE part = 1;
 """
@@ -49,7 +49,7 @@ def write(database: duckdb.DuckDBPyConnection, epoch: int, batch: Batch) -> None
         if rows.num_rows:
             rows = rows.append_column("number", pa.array(range(rows.num_rows), pa.int64()))
             database.register("batch_rows", rows)
-            columns = "op, ts_ms, before.id, after.id, after.customer, after.amount"
+            columns = "op, ts_ms, before.id, after.id, after.customer_id, after.total"
             database.execute(f"INSERT INTO changes SELECT ?, number, {columns} FROM batch_rows", [batch.first])
             database.unregister("batch_rows")
         database.execute("DELETE FROM progress")

@@ -13,12 +13,12 @@ from shmstore.spark import register, session_settings
 
 
 def enrich(spark: SparkSession, store: str, lake: str, out: str, *, once: bool = False) -> StreamingQuery:
-    """Append (order, amount, customer's name) to Parquet in `out`; one folder a batch, so that a replay overwrites its own."""
+    """Append (order, total, customer's name) to Parquet in `out`; one folder a batch, so that a replay overwrites its own."""
 
     def join(orders: DataFrame, batch: int) -> None:
         customers = spark.createDataFrame(DeltaTable(f"{lake}/shop/customers").to_pyarrow_table(columns=["id", "name"]))
         joined = orders.where("op = 'c'").selectExpr(
-            "after.id as `order`", "after.amount as amount", "after.customer as customer"
+            "after.id as `order`", "after.total as total", "after.customer_id as customer"
         )
         rows = joined.join(customers.withColumnsRenamed({"id": "customer"}), "customer", "left")
         rows.write.mode("overwrite").parquet(f"{out}/batch={batch}")

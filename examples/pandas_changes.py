@@ -20,9 +20,9 @@ def frames(consumer: Consumer, table: str) -> Iterator[pd.DataFrame]:
 
 
 def worth(orders: pd.DataFrame) -> pd.Series:
-    """Return the sum of the new orders' amounts by customer, as exact decimals."""
+    """Return the sum of the new orders' totals by customer, as exact decimals."""
     new = orders[orders["op"].isin(["c", "r"])]
-    return new.groupby("after.customer")["after.amount"].sum()
+    return new.groupby("after.customer_id")["after.total"].sum()
 
 
 if __name__ == "__main__":

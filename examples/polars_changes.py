@@ -20,9 +20,9 @@ def frames(consumer: Consumer, table: str) -> Iterator[pl.DataFrame]:
 
 
 def worth(orders: pl.DataFrame) -> pl.DataFrame:
-    """Return the sum of the new orders' amounts by customer, as exact decimals."""
+    """Return the sum of the new orders' totals by customer, as exact decimals."""
     new = orders.filter(pl.col("op").is_in(["c", "r"])).unnest("after")
-    return new.group_by("customer").agg(pl.col("amount").sum()).sort("customer")
+    return new.group_by("customer_id").agg(pl.col("total").sum()).sort("customer_id")
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ from shmstore import Batch, Consumer
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS progress (reader text PRIMARY KEY, epoch text NOT NULL, sequence bigint NOT NULL);
-CREATE TABLE IF NOT EXISTS orders (id bigint PRIMARY KEY, customer bigint, amount numeric(12, 2), placed timestamp(3), status text);
+CREATE TABLE IF NOT EXISTS orders (id bigint PRIMARY KEY, customer_id bigint, total numeric(14, 4), placed timestamp(6), status text);
 """
 PUT = """
-INSERT INTO orders VALUES (%(id)s, %(customer)s, %(amount)s, %(placed)s, %(status)s)
-ON CONFLICT (id) DO UPDATE SET (customer, amount, placed, status) = (excluded.customer, excluded.amount, excluded.placed, excluded.status)
+INSERT INTO orders VALUES (%(id)s, %(customer_id)s, %(total)s, %(placed)s, %(status)s)
+ON CONFLICT (id) DO UPDATE SET (customer_id, total, placed, status) = (excluded.customer_id, excluded.total, excluded.placed, excluded.status)
 """
 PROGRESS = """
 INSERT INTO progress VALUES (%s, %s, %s)

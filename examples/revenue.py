@@ -21,7 +21,7 @@ def revenue(spark: SparkSession, store: str, **options: str) -> DataFrame:
         .withColumn("placed", F.col("placed").cast("timestamp"))
         .withWatermark("placed", "5 minutes")
         .groupBy(F.window("placed", "10 minutes"))
-        .agg(F.count("*").alias("orders"), F.sum("amount").alias("revenue"))
+        .agg(F.count("*").alias("orders"), F.sum("total").alias("revenue"))
     )
 
 

@@ -47,8 +47,8 @@ def broken(site: Path) -> Iterator[str]:
                 yield f"{path.relative_to(site.resolve())}: {link}: there is no such file"
             elif anchor and found in pages and anchor not in ("", "__skip") and unquote(anchor) not in pages[found].anchors:
                 yield f"{path.relative_to(site.resolve())}: {link}: the page has no such anchor"
-    yield from broken_markdown(ROOT / "README.md", site, pages)
-    yield from broken_markdown(ROOT / "examples" / "README.md", site, pages)
+    for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md"):
+        yield from broken_markdown(ROOT / name, site, pages)
 
 
 def broken_markdown(source: Path, site: Path, pages: dict[Path, _Page]) -> Iterator[str]:

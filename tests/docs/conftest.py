@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.consumer.spark.events import Binlog
+from tests.docs.shop import ORDERS
 
 
 @pytest.fixture(autouse=True)
@@ -16,5 +17,5 @@ def own_state(state: Path) -> None:
 
 @pytest.fixture
 def binlog() -> Binlog:
-    """An empty binlog."""
-    return Binlog()
+    """An empty binlog of the shop's orders."""
+    return Binlog(ORDERS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from shmstore.consumer.flight import FlightSettings
 from shmstore.consumer.flight.process import serving
 from tests.consumer.spark.events import Binlog
 from tests.docs.pages import Block, blocks, page_of
-from tests.docs.test_snippets import ORDERS, PLACED
+from tests.docs.shop import order
 
 SNIPPETS = blocks(page_of("flight"), language="python")
 SAID = ("INSERT 12.50\n", "orders shop.orders\n", "12.50", "rows up to event 2\n")
@@ -23,7 +22,7 @@ SAID = ("INSERT 12.50\n", "orders shop.orders\n", "12.50", "rows up to event 2\n
 
 @pytest.fixture
 def port(store: EventStore, binlog: Binlog) -> Iterator[int]:
-    store.put(binlog.insert((1, "Ada", Decimal("12.50"), PLACED), (2, "Grace", Decimal("7.25"), PLACED), table=ORDERS))
+    store.put(binlog.insert(order(1, "12.50"), order(2, "7.25")))
     with serving(FlightSettings(port=0, stores=(f"orders={store.name}",), user="audit", password="secret")) as server:
         yield server.port
 

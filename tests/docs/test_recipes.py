@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from shmstore import Batch, Consumer, EventStore
-from tests.consumer.spark.events import Binlog, order_row
+from tests.consumer.spark.events import Binlog
+from tests.docs.shop import order_row
 from tests.servers.postgres import Postgres, start_postgres
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -88,7 +89,7 @@ def test_duckdb(log_store: tuple[EventStore, str], binlog: Binlog, tmp_path: Pat
     assert store.subscriptions()[0].lag_events == 0
     with module.open_file(path) as database:
         assert database.execute("SELECT count(*) FROM changes").fetchone() == (8,)
-        found = database.execute("SELECT id, amount FROM orders ORDER BY id").fetchall()
+        found = database.execute("SELECT id, total FROM orders ORDER BY id").fetchall()
     assert found == [(key, Decimal(key).scaleb(-2)) for key in (1, 4, 5, 6)]
 
 
@@ -121,8 +122,8 @@ def test_postgres(log_store: tuple[EventStore, str], binlog: Binlog, postgres: P
     store.put(binlog.insert(order_row(6)))
     assert module.run(address, conninfo, timeout=0) == 1  # only what came after
     assert store.subscriptions()[0].lag_events == 0
-    rows = postgres.query("SELECT id, amount, status FROM orders ORDER BY id")
-    assert rows == [["1", "0.01", "paid"], ["4", "0.04", "new"], ["5", "0.05", "new"], ["6", "0.06", "new"]]
+    rows = postgres.query("SELECT id, total, status FROM orders ORDER BY id")
+    assert rows == [["1", "0.0100", "paid"], ["4", "0.0400", "new"], ["5", "0.0500", "new"], ["6", "0.0600", "new"]]
     assert postgres.query("SELECT id, count(*) FROM seen GROUP BY id ORDER BY id") == [[key, "1"] for key in "1456"]
 
 

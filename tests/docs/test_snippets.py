@@ -5,28 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from shmstore import Column, EventStore, EventType, Row, TableSchema
+from shmstore import EventStore
 from tests.consumer.spark.events import Binlog
 from tests.docs.pages import README, Block, blocks, page_of
+from tests.docs.shop import order
 
-ORDERS = TableSchema(
-    "shop",
-    "orders",
-    (
-        Column("id", "int", nullable=False),
-        Column("customer", "varchar", size=80, charset="utf8mb4"),
-        Column("total", "decimal", size=10, scale=2),
-        Column("placed", "datetime", scale=3),
-    ),
-    (0,),
-)
-PLACED = datetime(2026, 11, 20, 8, 11, 21, 155_000)
 NAMES = ("consumer.py", "producer.py", "shmstore_test.py")
 SNIPPETS = [
     *blocks(README, language="python"),
@@ -38,9 +25,8 @@ SNIPPETS = [
 @pytest.fixture
 def orders(store: EventStore, binlog: Binlog) -> EventStore:
     """A store of the README's changes."""
-    ada, grace = (1, "Ada", Decimal("12.50"), PLACED), (2, "Grace", Decimal("7.25"), PLACED)
-    store.put(binlog.insert(ada, grace, table=ORDERS))
-    store.put(binlog.transaction((EventType.UPDATE, (Row(ada, (1, "Ada", Decimal("13.00"), PLACED)),)), table=ORDERS))
+    store.put(binlog.insert(order(1, "12.5000"), order(2, "7.2500", customer=2)))
+    store.put(binlog.update((order(1, "12.5000"), order(1, "12.5000", status="paid"))))
     return store
 
 

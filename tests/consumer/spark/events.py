@@ -32,7 +32,8 @@ def order_row(key: int, *, status: str | None = "new", customer: int = 7) -> tup
 class Binlog:
     """Writes events as a server's binlog would: positions go up, transactions are whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: TableSchema = ORDERS) -> None:
+        self.table = table
         self.offset = 4
         self.number = 0
 
@@ -42,23 +43,24 @@ class Binlog:
         position = Position("binlog.000001", self.offset, gtids)
         return Event(entry, type_, position, 1_700_000_000_000 + self.offset, 1, 100, f"0-1-{self.number}", order, **values)
 
-    def transaction(self, *changes: tuple[EventType, tuple[Row, ...]], table: TableSchema = ORDERS) -> list[Event]:
-        """BEGIN, one rows event for each change, END."""
+    def transaction(self, *changes: tuple[EventType, tuple[Row, ...]], table: TableSchema | None = None) -> list[Event]:
+        """BEGIN, one rows event for each change, END; without `table`, of the binlog's own."""
+        table = table or self.table
         self.number += 1
         events = [self._event(EntryType.BEGIN, EventType.NONE, 0)]
         for order, (type_, rows) in enumerate(changes, 1):
             events.append(self._event(EntryType.ROWS, type_, order, database=table.database, table=table, rows=rows))
         return [*events, self._event(EntryType.END, EventType.NONE, len(changes) + 1)]
 
-    def insert(self, *rows: tuple[Any, ...], table: TableSchema = ORDERS) -> list[Event]:
+    def insert(self, *rows: tuple[Any, ...], table: TableSchema | None = None) -> list[Event]:
         """One transaction that inserts `rows`."""
         return self.transaction((EventType.INSERT, tuple(Row(None, row) for row in rows)), table=table)
 
-    def update(self, *pairs: tuple[tuple[Any, ...], tuple[Any, ...]], table: TableSchema = ORDERS) -> list[Event]:
+    def update(self, *pairs: tuple[tuple[Any, ...], tuple[Any, ...]], table: TableSchema | None = None) -> list[Event]:
         """One transaction that updates (before, after) pairs."""
         return self.transaction((EventType.UPDATE, tuple(Row(*pair) for pair in pairs)), table=table)
 
-    def delete(self, *rows: tuple[Any, ...], table: TableSchema = ORDERS) -> list[Event]:
+    def delete(self, *rows: tuple[Any, ...], table: TableSchema | None = None) -> list[Event]:
         """One transaction that deletes `rows`."""
         return self.transaction((EventType.DELETE, tuple(Row(row, None) for row in rows)), table=table)
 
@@ -66,7 +68,7 @@ class Binlog:
         self,
         part: str,
         *rows: tuple[Any, ...],
-        table: TableSchema = ORDERS,
+        table: TableSchema | None = None,
         snapshot: str = "00000001",
         reason: str = "asked",
         partial: str = "",

@@ -16,12 +16,19 @@ from deltalake import DeltaTable
 
 from shmstore import Column, EventStore, TableSchema
 from shmstore.consumer.spark import Lag, LagListener, each_batch
-from tests.consumer.spark.events import Binlog, order_row
+from tests.consumer.spark.events import Binlog
 from tests.consumer.spark.queries import Query, started
 from tests.docs.pages import blocks, page_of
+from tests.docs.shop import ORDERS, order_row
 
 pytestmark = pytest.mark.spark
 CUSTOMERS = TableSchema("shop", "customers", (Column("id", "int", unsigned=True), Column("name", "varchar")), (0,))
+
+
+@pytest.fixture
+def binlog() -> Binlog:
+    """An empty binlog of the shop's orders."""
+    return Binlog(ORDERS)
 
 
 def example(name: str) -> ModuleType:
@@ -46,7 +53,7 @@ def test_replicate_and_enrich(spark: Any, store: EventStore, store_name: str, bi
         {"id": 8, "name": "Bob"},
     ]
     started(lambda: example("enrich").enrich(spark, store_name, lake, out, once=True).awaitTermination(60))
-    rows = {row["order"]: (row["name"], row["amount"]) for row in pq.read_table(out).to_pylist()}
+    rows = {row["order"]: (row["name"], row["total"]) for row in pq.read_table(out).to_pylist()}
     assert rows == {1: ("Anna", Decimal("0.01")), 2: ("Bob", Decimal("0.02"))}
 
 
@@ -165,9 +172,7 @@ def page_program(start: str, **values: str) -> str:
 def test_the_first_query_of_the_page(spark: Any, store: EventStore, store_name: str, binlog: Binlog) -> None:
     """The program that the Spark page begins with reads the changes of one table in typed columns."""
     store.put([*binlog.insert(order_row(1), order_row(2)), *binlog.delete(order_row(2))])
-    program = page_program("from pyspark.sql import", total="amount", console="noop").replace(
-        '"store", "orders"', f'"store", "{store_name}"'
-    )
+    program = page_program("from pyspark.sql import", console="noop").replace('"store", "orders"', f'"store", "{store_name}"')
     exec(compile(program, "spark.md", "exec"), {})
     (query,) = spark.streams.active
     try:

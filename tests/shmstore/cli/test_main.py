@@ -379,9 +379,11 @@ def test_tail_formats(store: EventStore, format: str) -> None:
 # ---------------------------------------------------------------- the command itself
 
 
-def test_help_and_version() -> None:
-    """`--help` of each command shows an example of itself; `--version` names the version."""
-    assert run("--version").startswith("shmstore 0.")
+def test_help_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--help` of each command shows an example of itself; `--version` names the version, and whether compiled code runs."""
+    assert re.fullmatch(r"shmstore 0\.\S+ \((compiled|pure Python runs, .+)\)\n", run("--version"))
+    monkeypatch.setenv("SHMSTORE_PURE", "1")
+    assert "(pure Python runs, 6 to 23 times the CPU for each row decoded: SHMSTORE_PURE is set; unset it)" in run("--version")
     commands = [
         line.split()[0]
         for line in run("--help").partition("COMMAND")[2].splitlines()
