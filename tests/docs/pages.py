@@ -37,8 +37,8 @@ def blocks(*pages: Path, language: str | None = None) -> list[Block]:
 
 
 def page_of(name: str) -> Path:
-    """The page of that name, whatever folder of docs/ it is in."""
-    (found,) = (ROOT / "docs").glob(f"**/{name}.md")
+    """The page of that name, in docs/ or one of its folders; those of the API are one deeper."""
+    (found,) = (path for folder in ("", "*/") for path in (ROOT / "docs").glob(f"{folder}{name}.md"))
     return found
 
 

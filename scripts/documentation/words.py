@@ -1,0 +1,89 @@
+"""Words that this project does not use, in pages, messages, docstrings and comments: ``python -m scripts.documentation.words``.
+
+They are right English elsewhere; here they were translations that a reader had to read twice. What names the behavior of a program, or is
+quoted, may be an exception.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BETTER = {
+    r"mend(s|ed|ing)?": "repair",
+    r"anew": "again",
+    r"whoever": "name the subject",
+    r"so it is with": "the same holds for",
+    r"what is there( already)?": "name it",
+    r"is said": "is reported",
+    r"to the eye": "visually",
+    r"by itself": "automatically, or alone",
+    r"(nobody|somebody)(?!'s\b)": "no reader, another process: name the subject",
+    r"(it|that|he|she|they|which|them|is|are|was|be|been|who|and) told": "the word is tell, ask, say: use show, report, print",
+    r"gives back": "returns",
+    r"lies in": "is in",
+    r"goes on|go on|going on|went on": "continues",
+    r"stands for": "is, means",
+    r"takes up again": "resumes",
+    r"wears? other clothes": "has another type",
+    r"goes round": "keeps running",
+    r"for good\b": "permanently",
+    r"colour|behaviour|neighbour|favour|honour|cancell(ed|ing)|travell(ed|ing)|recognis|organis|realis|initialis|serialis|synchronis": "American spelling",
+}
+BANNED = re.compile(r"\b(?:" + "|".join(f"(?P<w{number}>{word})" for number, word in enumerate(BETTER)) + ")", re.IGNORECASE)
+# Text that is another program's, or a name of ours that users' programs have.
+EXCEPTIONS = re.compile(r"asyncio\.Cancelled\w*|CancelledError|serialise_|cancelled by the server")
+PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md", "docs/**/*.md")
+CODE = ("examples", "shmstore", "producer", "consumer", "scripts", "pyspark_shmstore", "deploy")
+
+
+def found(text: str, first_line: int = 1) -> Iterator[tuple[int, str, str]]:
+    """Yield (line, word, better) for each banned word of a text. Words at the end of a line continue on the next."""
+    flat = EXCEPTIONS.sub(lambda match: "x" * len(match[0]), text)
+    for match in BANNED.finditer(re.sub(r"\n[ \t#]*", lambda gap: " " * len(gap[0]), flat)):
+        number = next(int(name[1:]) for name, value in match.groupdict().items() if value is not None)
+        yield first_line + text.count("\n", 0, match.start()), match[0], list(BETTER.values())[number]
+
+
+def pages() -> Iterator[tuple[Path, int, str, str]]:
+    """What the pages have, but for their generated parts and code, which are checked where they come from."""
+    for pattern in PAGES:
+        for path in sorted(ROOT.glob(pattern)):
+            text = path.read_text(encoding="utf-8")
+            hidden = re.sub(r"^<!-- generated.*?^<!-- end -->$", _blank, text, flags=re.MULTILINE | re.DOTALL)
+            for line, word, better in found(hidden):
+                yield path, line, word, better
+
+
+def _blank(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", match[0])
+
+
+def code() -> Iterator[tuple[Path, int, str, str]]:
+    """What strings and comments of the code have."""
+    for folder in CODE:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if path.relative_to(ROOT).parts[:2] in (("shmstore", "producer"), ("shmstore", "consumer")) or path == Path(__file__):
+                continue  # a link to the folder of that name, and the list itself
+            kinds = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", -1)}
+            for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
+                if token.type in kinds:
+                    for line, word, better in found(token.string, token.start[0]):
+                        yield path, line, word, better
+
+
+def main() -> int:
+    """Print each place with what is better; return 1 where there is one."""
+    places = [*pages(), *(() if "--pages" in sys.argv else code())]
+    for path, line, word, better in places:
+        print(f"{path.relative_to(ROOT)}:{line}: {word!r}: {better}")
+    return 1 if places else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
