@@ -193,7 +193,7 @@ def with_store(settings: Settings, log: logging.Logger, work: Callable[[EventSto
                 if not store.segment.home or store.segment.linked or store.removed:  # without a log, or by `shmstore rm`
                     raise
                 log.warning(
-                    "the memory of store %r was removed by somebody: restoring it from %s",
+                    "the memory of store %r was removed by another process: restoring it from %s",
                     store.name,
                     store.segment.home,
                 )
@@ -254,7 +254,7 @@ def _attached(settings: Settings) -> EventStore:
             return store
         if store.in_use or store.sync() < store.newest:
             _log.warning(
-                "the ring of store %r keeps its %d events and %d bytes while somebody reads it: stop its readers and start this again, and it gets "
+                "the ring of store %r keeps its %d events and %d bytes while a process reads it: stop its readers and start this again, and it gets "
                 "the new size; or at the next boot",
                 *(store.name, store.capacity, store.limit_bytes),
             )

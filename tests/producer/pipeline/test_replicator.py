@@ -356,7 +356,7 @@ def test_the_sizes_of_a_store_that_is_there(caplog: pytest.LogCaptureFixture) ->
             reader.ack(reader.get())
         with EventStore.attach(name) as store, store.subscribe("r"), opened(sizes) as waiting:
             assert (waiting.capacity, waiting.stat().log.size, waiting.stat().log.keep_ms) == (16, 20 << 20, 3_600_000)
-            assert "keeps its 16 events and 16384 bytes while somebody reads it: stop its readers" in caplog.text
+            assert "keeps its 16 events and 16384 bytes while a process reads it: stop its readers" in caplog.text
         with opened(producer.Settings(store=name)) as store:
             assert store.capacity == 16
         EventStore.attach(name).resize(capacity=16, memory_unit=1024)
