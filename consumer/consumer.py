@@ -305,7 +305,7 @@ class Consumer:
                 return False
             raise closed from error
         _log.info(
-            "store %r was removed and is there again: subscription %r goes on after event %d", before.name, name, self._acked
+            "store %r was removed and is there again: subscription %r continues after event %d", before.name, name, self._acked
         )
         return True
 
