@@ -161,6 +161,17 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(named) == sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").glob("**/*.md"))
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("**/*.md")), ids=lambda path: path.name)
+def test_each_page_says_whom_it_is_for(path: Path) -> None:
+    """The line below the title begins with For; a page that is not looked up is read in five minutes."""
+    title, empty, first, *_ = path.read_text(encoding="utf-8").splitlines()
+    assert title.startswith("# ")
+    assert empty == ""
+    assert first.startswith("For "), first
+    if path.parent.name == "how-to":
+        assert len(generated.MARKED.sub("", prose(path)).split()) < 1600, "cut it up"
+
+
 def test_the_readme_is_short() -> None:
     """One screen: what is longer belongs on a page."""
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 70
