@@ -13,6 +13,7 @@ It is optional. Those modules are the reference, run where no compiler was, and 
     state.pxi   TransactionState: where the stream stands, and how far its transaction has come
     fast_path.pxi  FastPath: the usual events of a transaction, all else handed to Python
     result.pxi  ResultRows: the rows of a SELECT, for snapshots
+    digest.pxi  the numbers of rows, for verify
 
 Every read is checked against the end of the event first. A value that cannot be read raises ValueError or IndexError with
 the column's number in `Program.failed`, as the generated Python decoders do; no memory beyond the event is looked at.
@@ -45,6 +46,7 @@ include "known.pxi"
 include "state.pxi"
 include "fast_path.pxi"
 include "result.pxi"
+include "digest.pxi"
 
 
 def use_width(int size):

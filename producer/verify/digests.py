@@ -17,7 +17,8 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shmstore.encoding.codec import pack
+from shmstore.encoding.codec import Packed, pack, unpack_rows
+from shmstore.producer.native_code import COMPILED, compiled
 
 PART_ROWS: Final = 4 << 20
 MOST_PARTS: Final = 64
@@ -41,6 +42,15 @@ def numbers_of(texts: Iterable[bytes]) -> Numbers:
     return np.frombuffer(found, np.uint64) if found else np.empty(0, np.uint64)
 
 
+def row_numbers(rows: Sequence[Sequence[Any]] | Packed, key: Sequence[int]) -> Numbers:
+    """Return the pair of each row in stored form: the number of its key, that of the row; `key`: where the values of the key are."""
+    if COMPILED:
+        data = rows.data if isinstance(rows, Packed) else pack(list(rows))
+        return np.frombuffer(compiled.row_numbers(data, tuple(key)), np.uint64).reshape(-1, 2)
+    values = unpack_rows(rows)
+    return np.stack([numbers_of([key_bytes(row, key) for row in values]), numbers_of(map(pack, values))], axis=1)
+
+
 class Digests:
     """The pairs of one side, in a folder. What came after `kept` was noted is forgotten when it is opened again."""
 
@@ -58,12 +68,9 @@ class Digests:
                 self._files.append(file)
             self._opened = opened.pop_all()
 
-    def add(self, rows: Sequence[Sequence[Any]], key: Sequence[int]) -> None:
+    def add(self, rows: Sequence[Sequence[Any]] | Packed, key: Sequence[int]) -> None:
         """Take in rows in stored form; `key`: where the values of their key are."""
-        pairs = np.empty((len(rows), 2), np.uint64)
-        keys = [pack(row[key[0]]) for row in rows] if len(key) == 1 else [key_bytes(row, key) for row in rows]
-        pairs[:, 0] = numbers_of(keys)
-        pairs[:, 1] = numbers_of(map(pack, rows))
+        pairs = row_numbers(rows, key)
         parts = len(self._files)
         where = (pairs[:, 0] >> np.uint64(32)) % np.uint64(parts)
         for number, file in enumerate(self._files):
@@ -102,11 +109,11 @@ def differing(one: Digests, other: Digests) -> Numbers:
 
 def _differing(one: Numbers, other: Numbers) -> Numbers:
     mixed = [side[:, 0] * _MIX + side[:, 1] for side in (one, other)]
-    orders = [np.argsort(side, kind="stable") for side in mixed]
-    first, second = (side[order] for side, order in zip(mixed, orders, strict=True))
-    if len(first) == len(second) and bool((first == second).all()):
+    first, second = map(np.sort, mixed)
+    if np.array_equal(first, second):
         return np.empty(0, np.uint64)
     odd = []
+    orders = [np.argsort(side) for side in mixed]  # several times a sort, and wanted where something differs alone
     for pairs, order, own, theirs in ((one, orders[0], first, second), (other, orders[1], second, first)):
         # how often a row is here and there: a row that is doubled on one side differs, too
         here = np.searchsorted(own, own, "right") - np.searchsorted(own, own, "left")

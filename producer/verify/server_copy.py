@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from shmstore import SourceError, TableSchema
+from shmstore.encoding.codec import unpack_rows
 from shmstore.errors import CopyUnreadable
 from shmstore.producer.connection.session import connect
 from shmstore.producer.filters.table_filter import TableFilter
@@ -13,7 +14,7 @@ from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.tables import read_table
 from shmstore.producer.snapshot.watermarks import prepare
 from shmstore.producer.stop import Stop
-from shmstore.producer.verify.source_rows import SourceRows, StoredRow
+from shmstore.producer.verify.source_rows import SourceRows, StoredRow, StoredRows
 from shmstore.sql.names import places_of
 
 
@@ -32,7 +33,7 @@ class ServerCopy:
             self._session.close()
             raise CopyUnreadable(f"the copy {database}.{table} cannot be read in parts: {self._source.key_problem}")
 
-    def rows(self, table: TableSchema) -> Iterator[Sequence[StoredRow]]:
+    def rows(self, table: TableSchema) -> Iterator[StoredRows]:
         """Yield every row, some at a time, in stored form. Raises `CopyUnreadable`."""
         self._places(table)
         with self._reading():
@@ -43,7 +44,8 @@ class ServerCopy:
         """Return the rows that have these keys, and perhaps others; whatever the copy's own key is. Raises `CopyUnreadable`."""
         places, names = self._places(table), self._source.schema.names
         with self._reading():
-            return self._ordered(table, self._source.rows_of(keys, [names[places[i]] for i in table.primary_key]))
+            found = self._source.rows_of(keys, [names[places[i]] for i in table.primary_key])
+            return list(unpack_rows(self._ordered(table, found)))
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -61,11 +63,11 @@ class ServerCopy:
             raise CopyUnreadable(f"the copy has no column {lacking[0]}: it has {', '.join(names)}")
         return [i for i in places if i is not None]
 
-    def _ordered(self, table: TableSchema, rows: Sequence[StoredRow]) -> Sequence[StoredRow]:
+    def _ordered(self, table: TableSchema, rows: StoredRows) -> StoredRows:
         places = self._places(table)
         if places == list(range(len(self._source.schema.names))):
             return rows
-        return [[row[i] for i in places] for row in rows]
+        return [[row[i] for i in places] for row in unpack_rows(rows)]
 
     def close(self) -> None:
         """Close the connection."""

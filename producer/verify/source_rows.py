@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from shmstore import Column, SourceError, TableSchema
-from shmstore.encoding.codec import Packed, decode_schema, encode_schema, unpack_rows
+from shmstore.encoding.codec import Packed, decode_schema, encode_schema, pack, unpack_rows
 from shmstore.producer.connection.prepared import SelectRows
 from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.filters.table_filter import TableFilter
@@ -23,6 +23,16 @@ KEYS_AT_ONCE = 500
 LOAD_PAUSE = 0.5  # seconds between two looks at a server that has much to do
 
 StoredRow = Sequence[Any]
+StoredRows = Sequence[StoredRow] | Packed  # values in stored form, or all of it as MessagePack
+
+
+class _Answer(NamedTuple):
+    """The rows of a SELECT: how many, the last one with what tells its key, and the bytes that came."""
+
+    rows: Packed
+    count: int  # type: ignore[assignment]  # it takes the place of tuple.count
+    last: tuple[Any, ...]
+    size: int
 
 
 class SourceRows:
@@ -52,16 +62,16 @@ class SourceRows:
         """Where the columns of the key are in a row."""
         return tuple([self.schema.names.index(column.name) for column in self.key_columns])
 
-    def pieces(self, after: tuple[str, ...]) -> Iterator[tuple[list[StoredRow], tuple[str, ...]]]:
+    def pieces(self, after: tuple[str, ...]) -> Iterator[tuple[Packed, tuple[str, ...]]]:
         """Read all rows behind the key `after` (SQL literals; empty: from the first), in its order; yield some, and the key of the last."""
         while True:
             limit = self._limit
-            rows, last, size = self._read(self._selection.sql(after, (), limit))
-            if rows:
-                after = literals(self._selection, last)
-                yield rows, after
-                self._limit = max(1, min(MOST_ROWS, CHUNK_BYTES * len(rows) // max(1, size)))
-            if len(rows) < limit:
+            found = self._read(self._selection.sql(after, (), limit))
+            if found.count:
+                after = literals(self._selection, found.last)
+                yield found.rows, after
+                self._limit = max(1, min(MOST_ROWS, CHUNK_BYTES * found.count // max(1, found.size)))
+            if found.count < limit:
                 return
 
     def rows_of(self, keys: Sequence[StoredRow], columns: Sequence[str] = ()) -> list[StoredRow]:
@@ -73,11 +83,11 @@ class SourceRows:
         if any(hashed and i in places for i, hashed in self._plan.change):  # nobody can ask for what a hash was made of
             own, wanted = [self.schema.names.index(name) for name in names], {tuple(key) for key in keys}
             for rows, _ in self.pieces(()):
-                found += [row for row in rows if tuple([row[i] for i in own]) in wanted]
+                found += [row for row in unpack_rows(rows) if tuple([row[i] for i in own]) in wanted]
             return found
         for at in range(0, len(keys), KEYS_AT_ONCE):
             wanted_ = " OR ".join(f"({self._is(places, key)})" for key in keys[at : at + KEYS_AT_ONCE])
-            found += self._read(self._selection.sql_where(wanted_))[0]
+            found += unpack_rows(self._read(self._selection.sql_where(wanted_)).rows)
         return found
 
     def _is(self, places: Sequence[int], values: StoredRow) -> str:
@@ -86,8 +96,7 @@ class SourceRows:
             parts.append(f"{quoted(schema.columns[i].name)} = {_as_text(schema.columns[i], self.table.collations[i], value)}")
         return " AND ".join(parts)
 
-    def _read(self, sql: str) -> tuple[list[StoredRow], tuple[Any, ...], int]:
-        """The rows of a SELECT, the last one with what tells its key, and the bytes that came."""
+    def _read(self, sql: str) -> _Answer:
         width = len(self.table.schema.columns)
         rows = SelectRows(self._session, sql, self._selection.columns, width, self._settings.read_timeout)
         until = time.monotonic() + self._settings.read_timeout
@@ -100,11 +109,11 @@ class SourceRows:
             elif time.monotonic() > until:
                 raise SourceError(f"{self._session.endpoint.where} has sent no row for {self._settings.read_timeout:g} s")
         if not len(rows):
-            return [], (), 0
+            return _Answer(Packed(pack([])), 0, (), 0)
         found = Packed(rows.rows.array(0, len(rows)))
         if self._plan.blob is not None:
-            found = self._filters.apply(self._plan, [None, None, None, found], width)[3]
-        return unpack_rows(found), rows.last, rows.size
+            found = Packed(pack(self._filters.apply(self._plan, [None, None, None, found], width)[3]))
+        return _Answer(found, len(rows), rows.last, rows.size)
 
     def wait_for_rest(self, most: int, pauses: Callable[[int], None]) -> None:
         """Wait while more than `most` (0: any number) statements run on the server; `pauses` is told how many do."""

@@ -38,10 +38,10 @@ from shmstore.producer.snapshot.watermarks import prepare
 from shmstore.producer.stop import Stop, Stopped
 from shmstore.producer.verify.changed_rows import ChangedRows, Disturbed
 from shmstore.producer.verify.copy import ReadableCopy
-from shmstore.producer.verify.digests import Digests, Numbers, differing, key_bytes, numbers_of
+from shmstore.producer.verify.digests import Digests, Numbers, differing, key_bytes, numbers_of, row_numbers
 from shmstore.producer.verify.result import Difference, TableResult, VerifyProgress
 from shmstore.producer.verify.source_progress import SourceProgress
-from shmstore.producer.verify.source_rows import SourceRows, StoredRow
+from shmstore.producer.verify.source_rows import SourceRows, StoredRow, StoredRows
 
 ATTEMPTS = 5  # of a table whose definition changes meanwhile
 ROUNDS = 20  # of comparing keys again that change all the time
@@ -201,14 +201,15 @@ class Verification:
             raise Stopped
         self._progress(VerifyProgress(schema, doing, rows, estimate))
 
-    def _as_copied(self, schema: TableSchema, rows: Sequence[StoredRow]) -> Sequence[StoredRow]:
+    def _as_copied(self, schema: TableSchema, rows: StoredRows) -> StoredRows:
         """The rows as the copy can hold them: without zero dates, where the copy has NULL in their place."""
-        if self._zero_dates != "null":
-            return rows
         dates = [i for i, column in enumerate(schema.columns) if column.type in _TEMPORAL]
-        if not any(isinstance(row[i], str) for row in rows for i in dates):
+        if self._zero_dates != "null" or not dates:
             return rows
-        return [[None if i in dates and isinstance(value, str) else value for i, value in enumerate(row)] for row in rows]
+        values = unpack_rows(rows)
+        if not any(isinstance(row[i], str) for row in values for i in dates):
+            return rows
+        return [[None if i in dates and isinstance(value, str) else value for i, value in enumerate(row)] for row in values]
 
     # ---------------------------------------------------------------- rows that differ
 
@@ -234,11 +235,13 @@ class Verification:
         found: dict[int, bytes] = {}
         wanted = min(TOLD, len(numbers))
 
-        def look(rows: Sequence[StoredRow]) -> bool:
-            keys = [key_bytes(row, source.key) for row in rows]
-            own = numbers_of(keys)
-            for at in np.flatnonzero(np.isin(own, numbers)).tolist():
-                found.setdefault(int(own[at]), keys[at])
+        def look(rows: StoredRows) -> bool:
+            own = row_numbers(rows, source.key)[:, 0]
+            places = np.flatnonzero(np.isin(own, numbers)).tolist()
+            if places:
+                values = unpack_rows(rows)
+                for at in places:
+                    found.setdefault(int(own[at]), key_bytes(values[at], source.key))
             return len(found) >= wanted
 
         if not wanted:
@@ -281,9 +284,9 @@ class Verification:
         return differences, rest
 
     @staticmethod
-    def _by_key(rows: Sequence[StoredRow], key: Sequence[int]) -> dict[bytes, list[StoredRow]]:
+    def _by_key(rows: StoredRows, key: Sequence[int]) -> dict[bytes, list[StoredRow]]:
         found: dict[bytes, list[StoredRow]] = {}
-        for row in rows:
+        for row in unpack_rows(rows):
             found.setdefault(key_bytes(row, key), []).append(list(row))
         return found
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from scripts.benchmarks import chart, measure
 
 BENCHES = (
-    *("store", "decode", "pipeline", "snapshot", "serve", "queue", "flight", "spark", "tables", "growth", "memory"),
+    *("store", "decode", "pipeline", "snapshot", "verify", "serve", "queue", "flight", "spark", "tables", "growth", "memory"),
     *("log", "start"),
 )
 CHOOSY = tuple(name for name in BENCHES if name != "spark")  # that take --only

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final
@@ -42,6 +43,9 @@ def stored_column(column: Column, cells: pa.ChunkedArray | pa.Array) -> list[Any
     if column.type in _INTEGERS or column.type == "bit":
         if pa.types.is_integer(kind):
             return list(cells.to_pylist())
+        if pa.types.is_decimal(kind) and kind.scale == 0:  # as BIGINT UNSIGNED is kept; what has more digits raises below
+            with suppress(pa.ArrowInvalid):
+                return list(cells.cast(pa.uint64() if column.unsigned or column.type == "bit" else pa.int64()).to_pylist())
     elif kind == wanted or (
         (pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)) and not pa.types.is_decimal(wanted)
     ):
@@ -52,7 +56,10 @@ def stored_column(column: Column, cells: pa.ChunkedArray | pa.Array) -> list[Any
         if pa.types.is_float64(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
             return list(cells.to_pylist())
         if pa.types.is_decimal(kind):
-            return [None if value is None else format(value, "f") for value in cells.to_pylist()]
+            texts = list(cells.cast(pa.string()).to_pylist())
+            if kind.scale > 6 and any(text is not None and "E" in text for text in texts):  # below a millionth Arrow writes 1E-7
+                return [None if value is None else format(value, "f") for value in cells.to_pylist()]
+            return texts
     make = stored(column)
     return [make(value) for value in cells.to_pylist()]
 
