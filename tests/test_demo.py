@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -68,6 +69,8 @@ def test_short_demo_ends_with_identical_tables(folder: Path) -> None:
     assert "identical: 4 tables" in output
     assert "in 4 places" in output
     assert "nothing left behind" in output
+    assert re.search(r"^watch .* top shop-\d+ .*web shop-\d+", output, re.MULTILINE)  # named while it runs
+    assert "what to try next\n  scripts/demo --kill 5" in output
     assert left_behind(demo.pid) == []
     assert session_members(demo.pid) == []
 

@@ -28,6 +28,15 @@ from shmstore import EventStore, LayoutMismatch, StoreError, StoreNotFound
 _START_SECONDS: Final = 120.0  # for a part to get ready; Spark takes ten on a small machine
 
 
+NEXT: Final = """
+what to try next
+  scripts/demo --kill 5                     kill -9 parts in mid-load: nothing is lost, nothing comes twice
+  scripts/demo --keep                       leave all running, and change rows yourself
+  scripts/servers mariadb --shop            a server with the same tables, for docs/tutorial.md: a copy and a live page in 15 minutes
+  shmstore doctor --host HOST --user USER   ask whether your own server can be read
+"""
+
+
 class Stopped(BaseException):
     """A signal asked the demo to end."""
 
@@ -250,6 +259,8 @@ def run(options: Options) -> int:
             f"kept: {parts.folder} and the store; remove them with: rm -r {parts.folder}; {console()} rm {parts.store_name}\n{took}"
         )
     else:
+        if not code:
+            say(NEXT)
         say(f"all stopped, {'this was left behind' if left else 'nothing left behind'}; {took}")
     return code
 
@@ -260,6 +271,7 @@ def _run(demo: Demo, stack: ExitStack) -> int:
     say(f"demo      {options.rows:,} row changes at {pace}, seed {options.seed}, in {parts.folder}")
     store = demo.begin(stack)
     monitor = Monitor(store, list(options.readers), target=options.rows)
+    say(parts.how_to_watch())
     parts.begin_load()
     demo.watch(monitor)
     load, kinds = parts.load, parts.load["kinds"]

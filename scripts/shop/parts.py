@@ -166,6 +166,11 @@ class Parts:
         left += [f"shared memory {entry}" for entry in _SHM.iterdir() if self.store_name in entry.name]
         return left
 
+    def how_to_watch(self) -> str:
+        """Return what shows the load live, in another terminal or a browser."""
+        state = f"SHMSTORE_STATE={self.folder}/state"
+        return f"watch     {state} {console()} top {self.store_name}   (or web {self.store_name}, in a browser)\n"
+
     def how_to_look(self) -> str:
         """Return what can be tried while all is running."""
         shmstore = f"SHMSTORE_STATE={self.folder}/state {console()}"
@@ -173,13 +178,14 @@ class Parts:
         looks = {
             "server": f"mysql --no-defaults -h 127.0.0.1 -P {self.server.port} -u root {DATABASE}",
             "ring": f"{shmstore} stat {self.store_name} --watch 1",
+            "live": f"{shmstore} web {self.store_name}",
             "events": f"{shmstore} tail {self.store_name} --peek --from latest",
             "sqlite": f"sqlite3 {self.sqlite_file} 'SELECT id, name, credit FROM customers LIMIT 3'",
             "spark": f'{sys.executable} -c "{show}"',
             "tail": f"tail -f {self.tail_file}",
             "logs": f"tail {self.folder}/*.log",
         }
-        present = {"server", "ring", "events", "logs", *self.options.readers}
+        present = {"server", "ring", "live", "events", "logs", *self.options.readers}
         lines = [f"  {name:8} {command}" for name, command in looks.items() if name in present]
         head = "\neverything is still running; try, in another terminal (what is changed on the server reaches every reader):"
         return "\n".join([head, *lines, "Ctrl-C stops it."])
