@@ -127,6 +127,7 @@ PUBLIC = {
     "shmstore.sql.table_change": "Draft ROW_ID Table",
     "shmstore.sql.tokens": "SqlMode Token Tokens USUAL literal located modes pieces statement",
     "shmstore.start_position": "FORMS Start parse_start",
+    "shmstore.store.batch": "Elsewhere",
     "shmstore.store.reader_place": "ReaderPlace",
     "shmstore.store.remembered": "Homes RememberedStore describe_home",
     "shmstore.units": "TextLines duration moment printable quantity size span",

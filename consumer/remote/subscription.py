@@ -20,11 +20,12 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from shmstore import SLOT, AckError, Batch, Cursor, Position, ShmStoreError, StoreClosed
+from shmstore import SLOT, AckError, Batch, Cursor, Position, SchemaUnknown, ShmStoreError, StoreClosed
 from shmstore.consumer.remote import events
 from shmstore.consumer.remote.link import Link, LinkAnswer, RemoteLost, Woken
 from shmstore.consumer.remote.protocol import Request, SessionUnknown, pack_start
 from shmstore.start_position import Start
+from shmstore.store.batch import Elsewhere
 
 WAIT: Final = 10.0  # seconds that the server waits for events in one request
 PATIENCE: Final = 60.0  # seconds besides, until an answer begins, or goes on
@@ -53,6 +54,7 @@ class RemoteSubscription:
         # (g, last): of the generations up to g, and after the entry before, batches up to sequence `last` are valid. Both ascend.
         self._valid: list[tuple[int, int]] = []
         self._acked = self._got = Cursor(-1, 0, 0, 0)
+        self._tables: dict[str, Any] = {}  # that batches had no row of, and whose columns were asked for
         try:
             state = link.action("subscribe", {**self._request, "session": self._session, "start": pack_start(start)})
         except RemoteLost as error:
@@ -116,7 +118,18 @@ class RemoteSubscription:
 
     def _batch(self, first: int, found: events.RemoteEvents | None) -> Batch:
         raw, ends, slots = (b"", np.zeros(0, np.int64), np.zeros(0, SLOT)) if found is None else found[1:]
-        return Batch.of(first, memoryview(raw), np.ascontiguousarray(ends), slots, self._generation)
+        return Batch.of(Elsewhere(self._known), first, memoryview(raw), np.ascontiguousarray(ends), slots, self._generation)
+
+    def _known(self, table: str) -> Any:
+        """The type of the images of a table's rows; None where the store neither has nor had such a table."""
+        if table not in self._tables:
+            ticket = {"store": self._store, "table": table, "first": pack_start("latest")}
+            try:
+                schema = self._asked(lambda: self._link.get(ticket, PATIENCE)).schema
+            except SchemaUnknown:
+                return None
+            self._tables[table] = schema.field("after").type
+        return self._tables[table]
 
     def interrupt(self) -> None:
         """End the wait of the running get, or of the next one that would wait, as if its deadline had come.

@@ -17,6 +17,7 @@ transaction   string                                  GTID, or file:offset of th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,12 +47,21 @@ class TableOptions:
                 raise ValueError(f"{name}={getattr(self, name)!r} is neither 'error' nor 'null'")
 
 
+#: Given a name and whether to look at rows, too, the type of a table's images; None: there is no such table. See `Batch._known`.
+Known = Callable[[str, bool], pa.StructType | None]
+
+
 def read_table(
-    raw: memoryview, ends: NDArray[np.int64], table: str | TableSchema | None, options: TableOptions, sequences: NDArray[np.int64]
+    raw: memoryview,
+    ends: NDArray[np.int64],
+    table: str | TableSchema | None,
+    options: TableOptions,
+    sequences: NDArray[np.int64],
+    known: Known,
 ) -> pa.Table:
     """Return the rows of the events in `raw`, which end at `ends` and have these `sequences`, as this module's table.
 
-    `Batch.to_arrow` says the rest.
+    `known` is asked for a table that the events have no row of. `Batch.to_arrow` says the rest.
     """
     events = index_events(raw, ends)
     records = events.records
@@ -67,6 +77,14 @@ def read_table(
     if isinstance(table, str) and "." not in table:
         there = ", ".join(sorted({_name(schema) for schema in schemas.values()})) or "none"
         raise ValueError(f"table {table!r} has no database: name DATABASE.TABLE; the batch holds rows of {there}")
+    if isinstance(table, str) and not chosen:
+        there = ", ".join(sorted({_name(schema) for schema in schemas.values()}))
+        found_type = known(table, bool(there))
+        if found_type is None and there:
+            raise ValueError(
+                f"table {table!r} is not in the store, and never was as far as it reaches: the batch holds rows of {there}"
+            )
+        return _schema(found_type or pa.struct([])).empty_table()
     plan = table if isinstance(table, TableSchema) else chosen[-1][1] if chosen else TableSchema("", "", ())
     image = image_type(plan)
     pieces = []

@@ -13,7 +13,11 @@ The file begins with all tables whenever the producer connects, by a rename. Wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import ChainMap
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from shmstore.errors import StoreError
@@ -21,7 +25,7 @@ from shmstore.event import Column, Position, TableSchema
 from shmstore.home.home import Home, May
 from shmstore.home.lines import LinesFile
 
-__all__ = ["Definition", "DefinitionsFile", "definitions_in", "position_in", "sources_of"]
+__all__ = ["Definition", "DefinitionsFile", "definitions_in", "last_defined", "position_in", "sources_of"]
 
 NAME: Final = "tables.jsonl"
 _HEAD: Final = {"shmstore_tables": 1}
@@ -97,6 +101,24 @@ def definitions_in(file: DefinitionsFile, end: Position | None) -> dict[tuple[st
         if end is None or one.reached_by(end) or one.name not in found:
             found[one.name] = one
     return found
+
+
+def last_defined(home: Home) -> Mapping[str, TableSchema] | None:
+    """Return all tables that the home has a definition of, by name (``database.table``), each with its last columns, also where it is no more; None
+    where no tables are defined. Kept until a file changes. Raises `StoreError`."""
+    found: ChainMap[str, TableSchema] = ChainMap()
+    sources = sources_of(home)
+    for source in sources:
+        with suppress(FileNotFoundError):
+            status = DefinitionsFile(home, source).path.stat()
+            found.maps.append(_last(home.path, source, (status.st_ino, status.st_size, status.st_mtime_ns)))
+    return found if sources else None
+
+
+@lru_cache(maxsize=16)
+def _last(path: Path, source: str, stamp: tuple[int, ...]) -> dict[str, TableSchema]:
+    found = DefinitionsFile(Home(path), source).read()
+    return {f"{one.database}.{one.table}": one.schema for one in found if one.schema is not None}
 
 
 def _packed(one: Definition) -> dict[str, Any]:

@@ -17,6 +17,7 @@ The events may lie in memory that another process can write to. Nothing read onc
 and sizes are kept here and checked before use, and text is checked where it was copied to.
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.datetime cimport date_new, datetime_new, get_utc, import_datetime, timedelta_new

@@ -48,6 +48,8 @@ cdef struct Found:  # pieces of an event that become Python objects, once for ea
     size_t schema_size
 
 
+# Of no cycle, and not the collector's: it would clear the memoryview that `view` is of, which this still has to release.
+@cython.no_gc
 cdef class Index:
     """The headers of the events in `raw`, whose payloads end at `ends` (int64). `failed` is the first that could not be read,
     or -1; with one, there are no records.

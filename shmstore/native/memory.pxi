@@ -34,6 +34,7 @@ cdef uint8_t* zeroed(size_t size) except NULL:
     return data
 
 
+@cython.no_gc  # as Index
 cdef class Numbers:
     """A look at an array of int64 that somebody else owns."""
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import compress, count
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shmstore.encoding import checksum, codec
-from shmstore.errors import StoreCorrupt
+from shmstore.errors import StoreClosed, StoreCorrupt, StoreError
 from shmstore.event import Event, Position, TableSchema
+from shmstore.home.definitions import last_defined
 from shmstore.log.files import Content
 from shmstore.memory.layout import SlotFlag
 from shmstore.memory.ordering import COMPILED, hot
 from shmstore.memory.segment import Segment
-from shmstore.ring.cursors import LOG
-from shmstore.store.content import OVERSIZED, copied, own, payloads_in_ring, read
+from shmstore.ring.cursors import LOG, oldest_kept
+from shmstore.store.content import OVERSIZED, copied, newest_schema, own, payloads_in_ring, read
 
 
 class _Run:
@@ -26,8 +28,8 @@ class _Run:
 
     __slots__ = ("_ends", "_raw", "_segment", "first", "generation", "last")
 
-    def __init__(self, segment: Segment, first: int, last: int, generation: int) -> None:
-        self._segment = segment
+    def __init__(self, segment: Segment | Elsewhere, first: int, last: int, generation: int) -> None:
+        self._segment: Any = segment
         self.first = first
         self.last = last
         self.generation = generation
@@ -65,7 +67,13 @@ if COMPILED and not TYPE_CHECKING:
     _Run = hot.Run  # native/hot.pyx: the same for batches about which nothing is unusual
 
 
-_NOWHERE: Any = SimpleNamespace(views=SimpleNamespace(native=None))  # nothing is looked up in it
+class Elsewhere:
+    """Takes the place of a segment in batches of events that are in no store of this host. `known` is as `arrow_table.read_table` asks, of a table alone."""
+
+    views: ClassVar[Any] = SimpleNamespace(native=None)  # nothing is looked up in it
+
+    def __init__(self, known: Callable[[str], Any]) -> None:
+        self.known = known
 
 
 class Batch(_Run):
@@ -92,13 +100,15 @@ class Batch(_Run):
         return list(self)
 
     @classmethod
-    def of(cls, first: int, raw: memoryview, ends: NDArray[np.int64], slots: NDArray[np.void], generation: int) -> Batch:
-        """Return the batch of the events from `first` on, with these bytes, ends and slots, that are in no store of this host."""
+    def of(
+        cls, where: Elsewhere, first: int, raw: memoryview, ends: NDArray[np.int64], slots: NDArray[np.void], generation: int
+    ) -> Batch:
+        """Return the batch of the events from `first` on, with these bytes, ends and slots."""
         content = Content(first, first + len(slots) - 1, raw, ends, slots, int(slots["rows"].sum(dtype=np.int64)))
-        return cls._holding(_NOWHERE, content, generation)
+        return cls._holding(where, content, generation)
 
     @classmethod
-    def _holding(cls, segment: Segment, content: Content, generation: int) -> Batch:
+    def _holding(cls, segment: Segment | Elsewhere, content: Content, generation: int) -> Batch:
         """Return the batch of events that were read already, in memory of their own."""
         batch = cls(segment, content.first, content.last, generation)
         batch._found, batch._raw, batch._ends = content, content.raw, content.ends
@@ -197,18 +207,40 @@ class Batch(_Run):
         `table` is ``database.table``, or a `TableSchema` whose columns are wanted; None: the only one in the batch. Columns: op
         (c, u, d; r from a snapshot), database, table, before and after (structs of the table's columns; NULL where the
         change has no such image), ts_ms, server_id, file, offset, seq, row, transaction. Columns are those of the table's newest
-        event in the batch, and older rows have NULL in columns that they lack; without a row of the table there are none.
+        event in the batch, and older rows have NULL in columns that they lack; without a row of the table, those that it is known with.
         ``.flatten()`` makes columns of the structs' fields, for pandas.
 
         Rows of a snapshot that was asked for some columns are left out, unless `partial` is ``null``.
 
         Raises `ZeroDate` (a ValueError) for a date that does not exist and `PartialImage` for an image without all columns, unless
-        `zero_dates` or `partial` say ``null``; ValueError where `table` must be named, or names no database,
+        `zero_dates` or `partial` say ``null``; ValueError where `table` must be named, names no database, or names a table that
+        the store neither has nor had while the batch holds rows of others,
         or a column changed into a type that cannot hold its old values; `StoreCorrupt`; ImportError without pyarrow (extra ``arrow``).
         """
         from shmstore.encoding import arrow_table  # pyarrow is not everybody's
 
-        return arrow_table.read_table(self.raw, self.ends, table, arrow_table.TableOptions(zero_dates, partial), self.sequences)
+        options = arrow_table.TableOptions(zero_dates, partial)
+        return arrow_table.read_table(self.raw, self.ends, table, options, self.sequences, self._known)
+
+    def _known(self, table: str, in_rows: bool) -> Any:
+        """As `arrow_table.Known`. Where no table is defined, and events are gone already, the store may have had any: then without columns."""
+        from shmstore.encoding.arrow import image_type
+        from shmstore.store.restore import home_of
+
+        if isinstance(self._segment, Elsewhere):
+            with suppress(StoreClosed):
+                return self._segment.known(table)
+            return image_type(TableSchema("", "", ()))
+        defined: Mapping[str, TableSchema] | None = None
+        with suppress(StoreError):  # not for this user to read: then rows say it
+            defined = last_defined(home_of(self._segment))
+        found = (defined or {}).get(table)
+        with suppress(StoreClosed):  # a batch may be held for longer
+            if found is None and in_rows:
+                found = newest_schema(self._segment, table)
+            if found is None and (defined is not None or oldest_kept(self._segment.views) == 0):
+                return None
+        return image_type(found or TableSchema("", "", ()))
 
     def select(self, chosen: Sequence[bool]) -> Batch:
         """Return the batch with only those of its events for which `chosen`, of length len(batch), is true.

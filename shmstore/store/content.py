@@ -10,20 +10,24 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shmstore.encoding.codec import decode_schema, split_stored
 from shmstore.errors import PositionNotFound, StoreCorrupt, refused
+from shmstore.event import TableSchema
 from shmstore.log.files import Content, LogFiles, log_of
 from shmstore.memory.layout import SLOT, SlotFlag
 from shmstore.memory.ordering import fence
 from shmstore.memory.segment import Segment
 from shmstore.ring import overflow
-from shmstore.ring.cursors import FLOOR, LOG, LOG_FIRST, LOGGED, Cursor, cursor_at, first_slot
+from shmstore.ring.cursors import FLOOR, LOG, LOG_FIRST, LOGGED, PUT, Cursor, cursor_at, first_slot, oldest_kept
 
 RESOURCE_ERRNOS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)  # they say nothing about the event
+LOOK: Final = 1 << 8  # events looked at at once
 OVERSIZED: Final = int(SlotFlag.OVERSIZED)  # an IntFlag costs microseconds against a numpy value
 
 
@@ -123,6 +127,24 @@ def _joined(parts: list[Content]) -> Content:
         np.concatenate([part.slots for part in parts]),
         sum(part.rows for part in parts),
     )
+
+
+def newest_schema(segment: Segment, table: str) -> TableSchema | None:
+    """Return the columns of the newest rows of `table` (``database.table``) that the store keeps; None where it has none. It looks at all events."""
+    oldest, last = oldest_kept(segment.views), segment.words[PUT]
+    while last >= oldest:
+        first = max(oldest, last - LOOK + 1)
+        try:
+            content = own(read(segment, first, last))
+            starts = [0, *content.ends.tolist()]
+            schemas = [split_stored(content.raw[start:end])[1] for start, end in pairwise(starts)]
+        except (PositionNotFound, StoreCorrupt):  # older ones are gone by now, or damaged
+            return None
+        for schema in map(decode_schema, dict.fromkeys(bytes(one) for one in reversed(schemas) if one is not None)):
+            if f"{schema.database}.{schema.table}" == table:
+                return schema
+        last = first - 1
+    return None
 
 
 # ---------------------------------------------------------------- of one event, or up to it

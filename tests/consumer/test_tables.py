@@ -123,6 +123,17 @@ def test_a_batch_of_some_tables_as_arrow(store: EventStore, reach: Reach) -> Non
     assert batch.position == transaction(3)[-1].position
 
 
+def test_a_table_that_a_batch_has_no_row_of(store: EventStore, reach: Reach) -> None:
+    """One that the store has is empty, with its columns; one that it never had is refused, with those that are there."""
+    store.put([*of(0, "log"), *of(1, "orders")])
+    with Consumer(reach(store.name), "audit", limit_events=3, timeout=0) as reader:
+        batch = next(reader)
+        other = batch.to_arrow("shop.orders")
+        assert (other.num_rows, other.schema) == (0, batch.to_arrow("shop.log").schema)
+        with pytest.raises(ValueError, match=r"'shop\.ordres' is not in the store.*: the batch holds rows of shop\.log"):
+            batch.to_arrow("shop.ordres")
+
+
 @pytest.mark.parametrize("patterns", ["", [], "orders", "shop.(", ["shop.*", "("]])
 def test_a_pattern_that_cannot_be(store: EventStore, patterns: str | list[str], reach: Reach) -> None:
     """Patterns that name nothing, or are none, are refused before a subscription is made."""

@@ -13,8 +13,10 @@ from shmstore.cli.options import add_form
 from shmstore.cli.signals import ended, on_signal
 from shmstore.cli.values import place, whole
 from shmstore.patterns.table_patterns import FORMS as TABLE_FORMS
+from shmstore.patterns.table_patterns import Patterns
 
 if TYPE_CHECKING:
+    from shmstore import StoreView
     from shmstore.consumer import Consumer
     from shmstore.consumer.tail import Peek
 
@@ -78,6 +80,8 @@ def tail(options: argparse.Namespace) -> int:
 
     chosen = None if options.tables is None else tables(options.tables)
     with look(options) as store:
+        if options.tables is not None:
+            warn_of_no_table(store, options.tables)
         more = {"schemas": options.schemas, "transactions": options.transactions, "gtids": options.gtids}
         formatter = Formatter(options.format, name=store.name, **more)
         reader: Consumer | Peek
@@ -90,6 +94,18 @@ def tail(options: argparse.Namespace) -> int:
         with reader, on_signal(reader.stop) as came:
             write(reader, sys.stdout.buffer, formatter=formatter, chosen=chosen, count=options.count, last=last)
         return ended(came)
+
+
+def warn_of_no_table(store: StoreView, patterns: str) -> None:
+    """Report on stderr patterns that no table has the name of which the producer defines: one may come, or a name is mistyped."""
+    from shmstore.consumer.table_schemas import defined
+
+    names, match = sorted(defined(store)), Patterns.of_tables(patterns).match
+    if names and not any(map(match, names)):
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        say(
+            f"no table that the producer of store {store.name!r} defines has a name as in --tables {patterns!r}: there are {shown}"
+        )
 
 
 def warn_of_missed(count: int) -> None:

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from shmstore import EventStore
+from shmstore import Column, EventStore, TableSchema
+from shmstore.cli.main import main
 from shmstore.event import Position
+from shmstore.home.definitions import Definition, DefinitionsFile
 from shmstore.memory.layout import header_word
 from tests.shmstore.commands import (  # noqa: F401  fixtures
     end,
@@ -294,6 +296,18 @@ def test_tail_peeks_by_default(store: EventStore) -> None:
     assert "has not come yet" in run("tail", store.name, "--no-follow", "--from", "time:2126-01-31T12:00:00Z", code=2)
     assert run("tail", store.name, "--no-follow", "--from", "latest") == ""
     assert store.subscriptions() == ()
+
+
+def test_tail_of_a_table_that_there_is_not(store: EventStore, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where no table that the producer defines has such a name, it says so, with those that there are; the table may come."""
+    assert main(["tail", store.name, "--no-follow", "--tables", "shop.ordres"]) == 0
+    assert capsys.readouterr().err == "", "nothing is defined"
+    table = TableSchema("shop", "orders", (Column("id", "int"),), (0,))
+    DefinitionsFile(store.home).replace([Definition("binlog.000001", 4, "shop", "orders", table)])
+    assert main(["tail", store.name, "--no-follow", "--tables", "shop.ordres"]) == 0
+    assert "has a name as in --tables 'shop.ordres': there are shop.orders" in capsys.readouterr().err
+    assert main(["tail", store.name, "--no-follow", "--tables", "shop.ord*"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_tail_subscribed_goes_on(store: EventStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import subprocess
@@ -11,10 +12,12 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shmstore import Batch, Column, EntryType, EventStore, EventType, StoreCorrupt, TableSchema
 from shmstore.encoding.codec import decode
+from shmstore.home.definitions import Definition, DefinitionsFile
 from tests.shmstore import samples
 from tests.shmstore.tables import ALL, NARROW, other_event, random_events, rows_event
 
@@ -133,6 +136,34 @@ def test_the_table_outlives_the_batch(way: str, make: Callable[..., EventStore])
     assert table.to_pylist() == before
 
 
+def test_a_table_without_a_row_in_the_batch(way: str, make: Callable[..., EventStore]) -> None:
+    """Where the store has rows of it, or its producer defines it, there are its columns, and no rows; without rows of any other it may come yet."""
+    store = make()
+    subscription = store.subscribe("reader")
+    other = NARROW._replace(table="other")
+    defined = TableSchema("d", "defined", (Column("n", "bigint"),), ())
+    for payload in (
+        rows_event(0, EventType.INSERT, None, [[0, "x"]], other),
+        rows_event(1, EventType.INSERT, None, [[1, "x"]], NARROW),
+        other_event(2, EntryType.BEGIN),
+    ):
+        store.put_encoded(*samples.encoded([payload]))
+    first, second, third = [subscription.get(1, timeout=0) for _ in range(3)]
+    for batch, name in ((first, "d.narrow"), (second, "d.other")):
+        table = batch.to_arrow(name)
+        assert (table.num_rows, table.column_names) == (0, COLUMNS)
+        assert table.schema.field("after").type == pa.struct([("id", pa.int32()), ("note", pa.string())])
+    with pytest.raises(ValueError, match=r"'d\.defined' is not in the store"):
+        second.to_arrow("d.defined")
+    assert third.to_arrow("d.defined").num_rows == 0
+    file = DefinitionsFile(store.home)
+    file.replace([Definition("binlog.000001", 4, "d", "defined", defined), Definition("binlog.000001", 9, "d", "defined", None)])
+    for batch in (second, third):
+        assert batch.to_arrow("d.defined").schema.field("after").type == pa.struct([("n", pa.int64())])
+    store.close()
+    assert second.to_arrow("d.narrow").num_rows == 1, "a batch is held for longer than its store"
+
+
 def test_tables_are_chosen_by_name(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
     """One table's rows, in order; a batch with several must be told which, and says which there are."""
     other = NARROW._replace(table="other")
@@ -143,8 +174,11 @@ def test_tables_are_chosen_by_name(way: str, batch_of: Callable[[list[bytes]], B
     assert [row["id"] for row in batch.to_arrow("d.other")["after"].to_pylist()] == [0, 3, 6]
     assert batch.to_arrow("d.other")["seq"].to_pylist() == [1, 4, 7]
     assert [row["id"] for row in batch.to_arrow(NARROW)["after"].to_pylist()] == [1, 2, 4, 5, 7, 8]
-    assert batch.to_arrow("d.none").num_rows == 0
-    assert batch.to_arrow("d.none").column_names == COLUMNS
+    for name in ("d.none", "d.Narrow", "e.narrow"):
+        with pytest.raises(
+            ValueError, match=rf"table '{name}' is not in the store, .*: the batch holds rows of d\.narrow, d\.other"
+        ):
+            batch.to_arrow(name)
     with pytest.raises(
         ValueError, match=r"'narrow' has no database: name DATABASE.TABLE; the batch holds rows of d\.narrow, d\.other"
     ):
@@ -283,3 +317,21 @@ def test_compiled_code_can_be_switched_off() -> None:
             [sys.executable, "-c", script], env={**os.environ, "SHMSTORE_PURE": value}, capture_output=True, text=True
         )
         assert (run.stdout.strip(), run.stderr) == (wanted, "")
+
+
+@pytest.mark.parametrize("first", ["bytes", "index"])
+def test_an_index_in_a_garbage_cycle(first: str) -> None:
+    """The collector does not clear the memoryview that an index looks at, whichever of both it comes to first."""
+    native = pytest.importorskip("shmstore.native.columns")
+    payload = other_event(0, EntryType.BEGIN)
+    gc.disable()
+    try:
+        for _ in range(20):
+            raw = memoryview(bytes(payload))
+            index = native.Index(raw, np.array([len(payload)], np.int64))
+            cycle: list[Any] = [raw, index] if first == "bytes" else [index, raw]
+            cycle.append(cycle)
+            del raw, index, cycle
+            assert gc.collect()
+    finally:
+        gc.enable()
