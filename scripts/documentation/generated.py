@@ -218,8 +218,9 @@ def names(module: str) -> str:
     rows = []
     for name in sorted(found.__all__, key=str.lower):
         value = getattr(found, name)
-        about = (inspect.getdoc(value) if inspect.isclass(value) or callable(value) else None) or ""
-        rows.append((f"`{name}`", " ".join(re.split(r"\n\n|(?<=\.)\s", about.strip())[0].split()).replace("`", "`")))
+        documented = value if inspect.isclass(value) or callable(value) else type(value)
+        about = (inspect.getdoc(documented) or "") if documented.__module__.startswith("shmstore") else ""
+        rows.append((f"`{name}`", " ".join(re.split(r"\n\n|(?<=\.)\s", about.strip())[0].split())))
     return table(["name", "what it is"], iter(rows))
 
 
