@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +17,7 @@ from shmstore import Consumer, producer
 from shmstore.cli.commands.verify import _of_postgresql, _Secret
 from shmstore.cli.main import main
 from shmstore.consumer.copies.reading.address import parse
+from shmstore.producer.verify.verification import Verification
 from tests.producer.running import Running, execute, running, wait_for
 from tests.producer.snapping import fill
 from tests.servers.server import Server
@@ -77,6 +80,31 @@ def test_equal_and_different(run: Running, database: str, tmp_path: Path, capsys
     assert document["told"][0]["key"] == {"id": 5}
     assert document["told"][0]["copy"] == {"id": 5, "n": None, "t": "ROW 5"}
     assert document["told"][1]["copy"] is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_comparison_that_is_ended(
+    run: Running,
+    database: str,
+    tmp_path: Path,
+    number: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It ends in order, says how it continues, and does not count as equal."""
+    compare = Verification.verify
+    before = signal.signal(number, lambda *_: pytest.fail("the command does not handle it"))
+
+    def ended(self: Verification, *table: str) -> Any:
+        os.kill(os.getpid(), number)
+        return compare(self, *table)
+
+    monkeypatch.setattr(Verification, "verify", ended)
+    try:
+        assert main(words(run, tmp_path, "--at-rest")) == 130
+    finally:
+        signal.signal(number, before)
+    assert "the same command goes on where it was" in capsys.readouterr().err
 
 
 def test_repair_asks_for_the_rows_of_what_differs(

@@ -6,6 +6,9 @@ import json
 import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +21,21 @@ from shmstore.consumer.live.model import Model, Reading
 from tests.shmstore.commands import free_name, left, own_state, ran, run  # noqa: F401  fixtures
 
 EVENTS, EACH = 3000, 1000
+ENDED_WHILE_WRITING = """
+import os, sys
+from shmstore.cli.main import main
+from shmstore.consumer.formats.formatter import Formatter
+
+documents = Formatter.documents
+
+def ended(self, event, *more, **how):
+    if event.sequence == 1000:
+        os.kill(os.getpid(), {number})
+    return documents(self, event, *more, **how)
+
+Formatter.documents = ended
+sys.exit(main(sys.argv[1:]))
+"""
 FIRST_MS = 1_700_000_000_000
 
 
@@ -246,6 +264,19 @@ def test_export(logged: EventStore, tmp_path: Path, in_memory: bool) -> None:
     assert nothing[2] == f"shmstore: {name}: no events are in {file}\n"
     assert "give a sequence from 10 to 2999" in run("log", "export", name, "-", "--from", "10", "--to", "3000", code=2)
     assert list(tmp_path.glob("*.jsonl*")) == [file]
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_an_export_that_is_ended(logged: EventStore, tmp_path: Path, number: signal.Signals) -> None:
+    """The command ends in order, not with success, and leaves no file that is not whole; what was there before stays."""
+    file = tmp_path / "all.jsonl"
+    file.write_text("before\n")
+    program = ENDED_WHILE_WRITING.format(number=int(number))
+    words = [sys.executable, "-c", program, "log", "export", logged.name, str(file)]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, "Error" in ended.stderr) == (130, "", False), ended.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["all.jsonl"]
+    assert file.read_text() == "before\n"
 
 
 # ---------------------------------------------------------------- seek

@@ -179,8 +179,9 @@ def test_second_producer(own: Server, name: str) -> None:
         producer.communicate(timeout=60)
 
 
-def test_run_reads_the_configuration(own: Server, name: str, tmp_path: Path) -> None:
-    """`run` produces from every source of a TOML file until SIGTERM; an unknown key is refused with a suggestion."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_run_reads_the_configuration(own: Server, name: str, tmp_path: Path, number: signal.Signals) -> None:
+    """`run` produces from every source of a TOML file until SIGTERM or SIGHUP; an unknown key is refused with a suggestion."""
     secret = tmp_path / "password"
     secret.write_text("s3cret-word\n")
     config = tmp_path / "shmstore.toml"
@@ -190,7 +191,7 @@ def test_run_reads_the_configuration(own: Server, name: str, tmp_path: Path) -> 
     try:
         until(lambda: produces(f"{name}-a") and produces(f"{name}-b"), process)
     finally:
-        process.terminate()
+        process.send_signal(number)
         _, log = process.communicate(timeout=60)
     assert process.returncode == 0, log
     assert f"{name}-a: put" in log
