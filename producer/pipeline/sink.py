@@ -17,6 +17,7 @@ import numpy as np
 from shmstore import (
     BatchMode,
     Checkpoint,
+    CheckpointFile,
     EventStore,
     Position,
     StoreClosed,
@@ -25,6 +26,7 @@ from shmstore import (
     StoreFull,
     StoreNotFound,
     StreamStat,
+    SubscriptionInUse,
 )
 from shmstore.home.acks import checkpoints_in
 from shmstore.producer.pipeline.behind import ReadersBehind
@@ -120,6 +122,15 @@ class StoreSink:
         if self._begun is None:
             self._store.claim(start=start.lost or start.position)  # after a snapshot, a reader from there misses nothing
             self._begun = start.position
+            self._expect_readers()
+
+    def _expect_readers(self) -> None:
+        """Make the subscriptions that were wanted before the store was there, so that it keeps everything for their readers."""
+        home = self._store.home
+        for name, checkpoint in self.checkpoints.items():
+            if checkpoint.epoch == 0:
+                with suppress(SubscriptionInUse):
+                    self._store.subscribe(name, checkpoint=CheckpointFile.of(home, name)).close()
 
     def put(self, flush: Flush, stop: Stop, meanwhile: Callable[[], object]) -> bool:
         """Put, as soon as there is free space."""

@@ -98,7 +98,7 @@ def boundaries(raw_events: Iterator[RawEvent], file: str) -> Iterator[Boundary]:
     decoder = EventDecoder(TransactionBuffer(events=1 << 30, size=1 << 40), TableFilter(exclude=(".*",)), pass_statements=True)
     decoder.start(Position(file, 4), None)
     for raw in raw_events:
-        if raw.code in _ROWS:
+        if raw.code in ROWS:
             continue
         real = bool(raw.end) and not raw.flags & ARTIFICIAL_FLAG
         if real and raw.code == EventCode.ROTATE:
@@ -111,7 +111,7 @@ def boundaries(raw_events: Iterator[RawEvent], file: str) -> Iterator[Boundary]:
             yield position if raw.code == EventCode.ROTATE else decoder.position, executed, 0.0 if outside else raw.timestamp
 
 
-_ROWS = ROWS_EVENTS | {EventCode.TABLE_MAP, EventCode.ROWS_QUERY, EventCode.ANNOTATE_ROWS}
+ROWS = ROWS_EVENTS | {EventCode.TABLE_MAP, EventCode.ROWS_QUERY, EventCode.ANNOTATE_ROWS}
 OUTSIDE = frozenset(
     (
         EventCode.FORMAT,
@@ -128,13 +128,13 @@ OUTSIDE = frozenset(
 def file_begins(session: ServerSession, file: str) -> float:
     """Return the time of the first event of `file`, seconds since 1970."""
     with closing(dump(session, file, 4)) as reader:
-        return next((float(raw.timestamp) for raw in _events(reader, session.stop) if raw.timestamp), 0.0)
+        return next((float(raw.timestamp) for raw in received(reader, session.stop) if raw.timestamp), 0.0)
 
 
 @contextmanager
 def _reading(session: ServerSession, file: str) -> Iterator[Iterator[Boundary]]:
     with closing(dump(session, file, 4)) as reader:
-        yield boundaries(_events(reader, session.stop), file)
+        yield boundaries(received(reader, session.stop), file)
 
 
 def dump(session: ServerSession, file: str, offset: int, gtids: ExecutedSet | None = None) -> BinlogReader:
@@ -144,7 +144,7 @@ def dump(session: ServerSession, file: str, offset: int, gtids: ExecutedSet | No
     return BinlogReader(session.settings, session, file=file, offset=offset, gtids=gtids, server_id=own)
 
 
-def _events(reader: BinlogReader, stop: Stop) -> Iterator[RawEvent]:
+def received(reader: BinlogReader, stop: Stop) -> Iterator[RawEvent]:
     """Yield what the server has; its first heartbeat says that this was all. Raises `Stopped`."""
     while not stop():
         for run in reader.read():

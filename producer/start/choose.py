@@ -11,6 +11,7 @@ from shmstore.producer.connection.server import SourceServer, binlog_files
 from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.errors import AnonymousTransactions, PrivilegeMissing, ServerBehind, SettingsError
 from shmstore.producer.gtid import ExecutedSet, GtidSet, MariadbGtids
+from shmstore.producer.positions.boundary import whole_transactions
 from shmstore.producer.positions.gtid_position import current_position, gtid_at
 from shmstore.producer.positions.scan import scan_to_offset, scan_to_time
 from shmstore.producer.settings import Settings
@@ -40,6 +41,7 @@ def choose_start(
             require_one_source(settings.store, checkpoint.position)
         position = lowest(checkpoint.position for checkpoint in saved.values())
         if position is not None:
+            position = _whole(session, position)
             names = ", ".join(sorted(saved))
             log.info("start at the lowest checkpoint of %s", names)
             try:
@@ -67,7 +69,7 @@ def configured(settings: Settings, session: ServerSession, server: SourceServer,
     if isinstance(start, datetime):
         return _scanned(settings, server, *scan_to_time(session, server, start.timestamp()))
     if start.file:
-        return _at(settings, session, server, start)
+        return _at(settings, session, server, _whole(session, start))
     try:
         executed = server.executed(start.gtids)
     except ValueError as error:
@@ -75,6 +77,11 @@ def configured(settings: Settings, session: ServerSession, server: SourceServer,
     if not server.gtids:
         raise SettingsError(f"start is {settings.start!r}, but the server has gtid_mode OFF: start from FILE:OFFSET")
     return _at(settings, session, server, Position("", 0, str(executed)))
+
+
+def _whole(session: ServerSession, position: Position) -> Position:
+    """As `whole_transactions`, of a place that no producer of ours has written."""
+    return whole_transactions(session, position) if position.file and not position.gtids else position
 
 
 def _scanned(settings: Settings, server: SourceServer, position: Position, executed: ExecutedSet | None) -> StreamStart:

@@ -22,7 +22,7 @@ MODULES = {
     "serve": ("serve",),
     "spark": ("spark",),
     "stores": ("ls", "stat", "check", "create", "rm"),
-    "subscriptions": ("seek", "unsubscribe"),
+    "subscriptions": ("subscribe", "seek", "unsubscribe"),
     "log": ("log",),
     "metrics": ("metrics",),
     "live": ("top", "web"),

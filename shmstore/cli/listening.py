@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from shmstore.consumer.serving.access import Login
 
 
-def add_access(sub: Parser, variable: str) -> None:
-    """Add who may ask, and TLS; `variable` is that of the environment that may hold the password."""
+def add_access(sub: Parser, variable: str) -> argparse._ArgumentGroup:
+    """Add who may ask, and TLS, and return their group; `variable` is that of the environment that may hold the password."""
     access = sub.add_argument_group("Access")
     access.add_argument("--user", default="", help="user name that clients must give (default: any)")
     access.add_argument(
@@ -30,6 +30,7 @@ def add_access(sub: Parser, variable: str) -> None:
     )
     access.add_argument("--tls-cert", metavar="FILE", help="certificate chain (PEM file); turns TLS on")
     access.add_argument("--tls-key", metavar="FILE", help="key of the certificate (PEM file)")
+    return access
 
 
 def clients_password(file: str | None, variable: str) -> str | Callable[[], str]:

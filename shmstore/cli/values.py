@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shmstore.start_position import Start
@@ -77,3 +78,14 @@ def place(text: str) -> Start:
         return parse_start(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def toml(value: Any) -> str:
+    """Return a value in TOML, whose basic strings are written as those of JSON are, but for DEL. Raises ValueError where it cannot be."""
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{value!r} is not text in UTF-8") from error
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -40,7 +40,7 @@ class Credentials(NamedTuple):
             raise ValueError("give a password or its hash, not both")
         stored = password_hash.removeprefix("*").lower() or hash_password(password)
         if stored and not _HEX.fullmatch(stored.encode()):
-            raise ValueError(f"password hash {password_hash!r} is not the 40 hex digits of SHA1(SHA1(password))")
+            raise ValueError("the password hash is not the 40 hex digits of SHA1(SHA1(password))")
         return cls(user, stored)
 
     def admit(self, user: str, proof: bytes, seed: bytes) -> bool:

@@ -166,6 +166,7 @@ class CanalSessions:
                 self._cache(store),
                 start=settings.start,
                 filter=settings.filter,
+                transaction_entries=settings.transaction_entries,
                 max_outstanding=settings.max_outstanding,
                 max_reply=settings.max_reply,
                 first=cursors.first_wanted(store, mine, cursor) if cursors and cursor else None,

@@ -18,8 +18,8 @@ class CanalSettings:
 
     `stores` are the destinations that clients may name, each a store's name, or DESTINATION=STORE where clients know it by another one;
     empty means every store of this host. `filter` serves clients that give none. `gtids`: on or off as Canal's gtidon; auto is on with
-    exact values. `start` is where a client id never seen before begins: "earliest" or "latest". Sizes are bytes,
-    times seconds. `max_reply` bounds one answer, but for a single entry that is larger. `max_new_clients` is how many client ids never seen
+    exact values. `transaction_entries`: whether clients get the begin and the end of transactions. `start` is where a client id
+    never seen before begins: "earliest" or "latest". Sizes are bytes, times seconds. `max_reply` bounds one answer, but for a single entry that is larger. `max_new_clients` is how many client ids never seen
     before one login may begin; `release_after` is when the subscription of a client that asks nothing is given back. `state` is a directory for
     what clients hold un-acked; None is the state directory of shmstore. `ready` is called with (host, port) once
     the server listens; `expose` is given what returns its counters as Prometheus text, to other threads.
@@ -33,9 +33,10 @@ class CanalSettings:
     stores: tuple[str, ...] = ()
     user: str = ""
     password: str | Callable[[], str] = ""
-    password_hash: str = ""
+    password_hash: str | Callable[[], str] = ""
     values: str = "canal"
     gtids: str = "auto"
+    transaction_entries: bool = True
     start: str = "earliest"
     filter: str = ""
     tls_cert: str | None = None
@@ -117,7 +118,8 @@ class CanalSettings:
     def credentials(self) -> Credentials:
         """The account that clients must know now."""
         password = self.password if isinstance(self.password, str) else self.password()
-        return Credentials.make(self.user, password, self.password_hash)
+        hashed = self.password_hash if isinstance(self.password_hash, str) else self.password_hash()
+        return Credentials.make(self.user, password, hashed)
 
     def __repr__(self) -> str:
         """Without the secrets."""

@@ -32,6 +32,7 @@ _ACK_WANTED: Final = header_word("ack_wanted")
 #: Seconds between two durable acks; each waits for the disk, so that `save` makes them, in a thread, and an ack makes none.
 SAVING: Final = 1.0
 _NEVER: Final = 1e9
+_TRANSACTION: Final = (EntryType.BEGIN, EntryType.END)
 
 
 def subscription_name(client: Client) -> str:
@@ -54,6 +55,7 @@ class ClientSession:
         max_outstanding: int,
         max_reply: int,
         first: int | None = None,
+        transaction_entries: bool = True,
     ) -> None:
         """Take `client`'s subscription in `store`, going on where it stood, or at the sequence `first`. The session owns `store` from here on.
 
@@ -72,6 +74,7 @@ class ClientSession:
         self._max_outstanding = min(max_outstanding, MOST_BATCHES)
         self._max_reply = max_reply
         self._default_filter = filter
+        self._transaction_entries = transaction_entries
         self._isolates = store.ddl_isolation
         self._ready = Ready()
         name = subscription_name(client)
@@ -203,9 +206,11 @@ class ClientSession:
             entries = [encode(payload, wanted) for payload in batch.payloads()]
         slots = batch.slots
         alone: frozenset[int] = frozenset()
-        if wanted is not None or self._isolates:
+        if wanted is not None or self._isolates or not self._transaction_entries:
             kinds = slots["entry"].tolist()
-            if wanted is not None:
+            if not self._transaction_entries:
+                entries = [None if kind in _TRANSACTION else entry for kind, entry in zip(kinds, entries, strict=True)]
+            elif wanted is not None:
                 _drop_empty_transactions(entries, kinds)
             if self._isolates:
                 alone = frozenset(n for n, kind in enumerate(kinds, batch.first) if kind == EntryType.DDL)

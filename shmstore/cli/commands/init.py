@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import sys
 from collections import Counter
@@ -16,6 +15,7 @@ from shmstore.cli.config_file import CONFIG
 from shmstore.cli.error_text import line_of
 from shmstore.cli.log_lines import say
 from shmstore.cli.questions import ask, ask_secretly
+from shmstore.cli.values import toml
 from shmstore.units import printable
 
 if TYPE_CHECKING:
@@ -30,10 +30,13 @@ def add(commands: Commands) -> None:
         init,
         "init",
         "write a configuration file to begin with, by asking the server",
-        "  shmstore init\n  SHMSTORE_PASSWORD=... shmstore init --host db1 --user repl --include 'shop.*'",
+        "  shmstore init\n  SHMSTORE_PASSWORD=... shmstore init --host db1 --user repl --include 'shop.*'\n"
+        "  shmstore init --from-canal /opt/canal/conf",
         "It takes the options of produce, looks at the server as doctor does, and writes them into a file with comments: what the account "
         "sees, what else can be set, and what has to be put right first. No password is written. At a terminal, and without any option of "
         "produce, it asks: for server, account, password (not shown), tables and the store's name. Ctrl-C leaves nothing behind.\n"
+        "With --from-canal no server is asked: each of Canal's destinations becomes a folder with a file, its passwords in files of their "
+        "own, and its clients' cursors (meta.dat, or ZooKeeper) become subscriptions. A report says what became of every property.\n"
         "Exit codes: 0 written, 1 written, and something must be put right on the server, 2 an error that says what to do.",
         store=False,
         fill=flags,
@@ -45,7 +48,14 @@ def flags(parser: argparse.ArgumentParser) -> None:
     from shmstore import producer
 
     group = parser.add_argument_group("The file")
-    group.add_argument("--output", metavar="FILE", default=CONFIG, help=f"where it is written; - for stdout (default: {CONFIG})")
+    group.add_argument(
+        "--output",
+        metavar="FILE",
+        help=f"where it is written; - for stdout (default: {CONFIG}); with --from-canal a folder (default: this one)",
+    )
+    group.add_argument(
+        "--from-canal", metavar="CONF_DIR", help="take over what Canal's folder conf has, instead of asking a server"
+    )
     producer.add_flags(parser)
 
 
@@ -53,10 +63,13 @@ def init(options: argparse.Namespace) -> int:
     """`shmstore init`."""
     from shmstore import producer
 
+    given = {option.name: getattr(options, option.name, None) for option in dataclasses.fields(producer.Settings)}
+    if options.from_canal is not None:
+        return _from_canal(options.from_canal, options.output or ".", given)
+    options.output = options.output or CONFIG
     path = Path(options.output)
     if options.output != "-" and path.exists():
         raise ValueError(f"{path} is there already: name another file with --output, or remove it")
-    given = {option.name: getattr(options, option.name, None) for option in dataclasses.fields(producer.Settings)}
     if sys.stdin is not None and sys.stdin.isatty() and not any(value is not None for value in given.values()):
         settings, findings, tables = _asked()
     else:
@@ -81,6 +94,26 @@ def init(options: argparse.Namespace) -> int:
     if options.output != "-":
         say(f"wrote {path}; next: `shmstore config check {path}`, then `shmstore run --config {path}`")
     return 1 if any(finding.state == "fail" for finding in findings) else 0
+
+
+def _from_canal(folder: str, out: str, given: dict[str, Any]) -> int:
+    """Write what Canal's configuration becomes, and make its clients' subscriptions."""
+    from shmstore.cli.canal import cursors, files
+
+    if out == "-":
+        raise ValueError("--from-canal writes several files: name a folder with --output")
+    every = files.conversions(folder, Path(out), given)
+    found = [cursors.of_destination(made) for made in every]
+    for made, clients in zip(every, found, strict=True):
+        if any(client.cursor is not None for client in clients):
+            made.begins_before()
+    paths = files.write(every)
+    for made, clients in zip(every, found, strict=True):
+        print(files.report(made))
+        print(printable(cursors.take(made.store, clients, state=given["state"])))
+    for path in paths:
+        say(f"wrote {path}; next: `shmstore config check {path}`, then `shmstore run --config {path}`")
+    return 0
 
 
 def _asked() -> tuple[Settings, list[Finding], list[tuple[str, str]]]:
@@ -133,21 +166,21 @@ def _text(settings: Settings, given: dict[str, Any], findings: list[Finding], ta
     where = ",".join(endpoint.where for endpoint in settings.endpoints())
     more = {option.name: given.get(option.name) for option in dataclasses.fields(settings) if option.name not in _OWN}
     secret = next((name for name in ("password_command", "password_file") if getattr(settings, name)), "")
-    password = f"{secret} = {_toml(getattr(settings, secret))}" if secret else '# password_file = "/run/secrets/repl"'
+    password = f"{secret} = {toml(getattr(settings, secret))}" if secret else '# password_file = "/run/secrets/repl"'
     lines = [
         f"# {findings[0].found}. `shmstore run` reads this file; `shmstore config check` looks for mistakes in it.",
         "# Every option of `shmstore produce --help` is a key (--read-timeout: read_timeout). A flag wins over an environment",
         "# variable (SHMSTORE_READ_TIMEOUT), a variable over this file.",
         "",
         "[producer]  # for every source",
-        f"user = {_toml(settings.user)}",
+        f"user = {toml(settings.user)}",
         "# The password is SHMSTORE_PASSWORD in the environment, in a file, or printed by a command (password_command):",
         password,
         "",
-        f"[source.{_toml(settings.store)}]  # its store has this name, unless `store` says otherwise",
-        f"host = {_toml(where)}  # several to fail over between, separated by commas",
-        f"include = {_toml(include)}  # the account sees: {_databases(tables)}",
-        *[f"{name} = {_toml(value)}" for name, value in more.items() if value is not None],
+        f"[source.{toml(settings.store)}]  # its store has this name, unless `store` says otherwise",
+        f"host = {toml(where)}  # several to fail over between, separated by commas",
+        f"include = {toml(include)}  # the account sees: {_databases(tables)}",
+        *[f"{name} = {toml(value)}" for name, value in more.items() if value is not None],
         '# snapshot = "initial"  # begin with the rows that are there',
         '# log_size = "10g"  # what the store remembers at most',
         '# log_keep = "24h"  # and how long, where all readers have it',
@@ -157,7 +190,7 @@ def _text(settings: Settings, given: dict[str, Any], findings: list[Finding], ta
         "# [web]  # `shmstore web --config`: a live page",
         '# listen = "127.0.0.1:9180"',
         "# [serve]  # `shmstore serve --config`: for readers on other hosts",
-        f"# stores = {_toml([settings.store])}",
+        f"# stores = {toml([settings.store])}",
         '# flight = "0.0.0.0:8815"',
         "# [log]  # the log lines of all of them",
         '# format = "json"',
@@ -176,10 +209,3 @@ def _text(settings: Settings, given: dict[str, Any], findings: list[Finding], ta
 def _databases(tables: list[tuple[str, str]]) -> str:
     seen = Counter(database for database, _ in tables)
     return ", ".join(f"{database} ({count} table{'s' * (count != 1)})" for database, count in sorted(seen.items())) or "none"
-
-
-def _toml(value: Any) -> str:
-    """A value in TOML, whose basic strings are written as those of JSON are."""
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)

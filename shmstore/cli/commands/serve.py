@@ -20,7 +20,7 @@ from shmstore.errors import ShmStoreError, StoreNotFound
 
 SERVED = (  # options of `serve` that go to the server as they are
     *("user", "values", "gtids", "start", "filter", "tls_cert", "tls_key", "max_connections", "max_frame", "max_reply"),
-    *("max_outstanding", "max_new_clients", "auth_timeout", "release_after", "state"),
+    *("max_outstanding", "max_new_clients", "auth_timeout", "release_after", "state", "transaction_entries"),
     *("zookeeper", "zookeeper_timeout", "zookeeper_ca", "zookeeper_cert", "zookeeper_key", "advertise"),
 )
 
@@ -59,7 +59,12 @@ def flags(sub: Parser) -> None:
     sub.add_argument(
         "--flight", type=address, metavar="HOST:PORT", help="serve by Arrow Flight there, commonly on port 8815 (default: no)"
     )
-    add_access(sub, "SHMSTORE_SERVE_PASSWORD")
+    access = add_access(sub, "SHMSTORE_SERVE_PASSWORD")
+    access.add_argument(
+        "--password-hash-file",
+        metavar="FILE",
+        help="file with SHA1(SHA1(password)) in hex instead, as canal.passwd and MySQL's native passwords are (canal's protocol alone)",
+    )
     what = sub.add_argument_group("What clients read")
     what.add_argument(
         "--start",
@@ -72,6 +77,12 @@ def flags(sub: Parser) -> None:
         default="",
         metavar="REGEXES",
         help="tables for clients that give no filter, in Canal's form: shop\\..* (default: all)",
+    )
+    what.add_argument(
+        "--transaction-entries",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="send the begin and the end of transactions; no: as Canal with filter.transaction.entry (default: yes)",
     )
     what.add_argument(
         "--values",
@@ -185,7 +196,12 @@ def flags(sub: Parser) -> None:
 def serve(options: argparse.Namespace) -> int:
     """`shmstore serve`. The servers take SIGTERM and Ctrl-C themselves and end in order."""
     password = clients_password(options.password_file, "SHMSTORE_SERVE_PASSWORD")
-    if options.user and not password:
+    hashed = options.password_hash_file
+    if hashed and password:
+        raise ValueError("a password and --password-hash-file are both given: leave one out")
+    if hashed and options.flight is not None:
+        raise ValueError("--password-hash-file is of canal's protocol alone: give --password-file for --flight")
+    if options.user and not password and not hashed:
         raise ValueError(
             f"--user {options.user} has no password, so anybody could log in: give --password-file or SHMSTORE_SERVE_PASSWORD"
         )
@@ -284,6 +300,7 @@ def serve_canal(options: argparse.Namespace, password: str | Callable[[], str], 
         port=options.listen[1],
         stores=tuple(options.stores),
         password=password,
+        password_hash=clients_password(options.password_hash_file, ""),
         zookeeper_login=os.environ.get("SHMSTORE_ZOOKEEPER_LOGIN", ""),
         ready=ready,
         expose=expose,

@@ -1,11 +1,12 @@
-"""`shmstore seek` and `unsubscribe`: where a reader goes on, and that it is forgotten."""
+"""`shmstore subscribe`, `seek` and `unsubscribe`: where a reader begins, where it continues, and that it is forgotten."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from shmstore.cli.command import Commands
-from shmstore.cli.named_store import attach
+from shmstore.cli.named_store import attach, subscribe_at
 from shmstore.cli.values import place
 from shmstore.sources import place_text
 from shmstore.start_position import FORMS
@@ -14,6 +15,25 @@ from shmstore.units import printable
 
 def add(commands: Commands) -> None:
     """Add the commands."""
+    sub = commands.add(
+        subscribe,
+        "subscribe",
+        "make a subscription before its reader comes, so that the store keeps everything for it from a place on",
+        "  shmstore subscribe orders audit\n"
+        "  shmstore subscribe orders canal-1001 --from binlog.000003:1520 --filter 'shop\\..*'\n"
+        "  shmstore subscribe orders --canal-meta /opt/canal/conf/example/meta.dat",
+        "The store need not exist yet: its producer then begins at the lowest place that was named, FILE:OFFSET or a GTID set. A client of "
+        "canal's protocol with id 1001 is the subscription canal-1001. With --canal-meta every client in a meta.dat of Canal's continues at its "
+        "cursor, with its filter, also one that has a subscription already: stop Canal first.",
+    )
+    sub.add_argument("name", nargs="?", metavar="NAME", help="name of the subscription")
+    sub.add_argument(
+        "--from", dest="start", type=place, metavar="WHERE", help=f"the first event that it gets: {FORMS} (default: latest)"
+    )
+    sub.add_argument(
+        "--filter", default="", metavar="REGEXES", help="tables that this client of canal's protocol reads, in Canal's form"
+    )
+    sub.add_argument("--canal-meta", metavar="FILE", help="take the clients in Canal's meta.dat")
     sub = commands.add(
         seek,
         "seek",
@@ -35,6 +55,36 @@ def add(commands: Commands) -> None:
         "read, and go on, see `shmstore seek`.",
     )
     sub.add_argument("name", metavar="NAME", help="name of the subscription, as `shmstore stat` shows it")
+
+
+def subscribe(options: argparse.Namespace) -> int:
+    """`shmstore subscribe`."""
+    if bool(options.name) == bool(options.canal_meta):
+        raise ValueError("name the subscription, or give --canal-meta FILE for every client in it")
+    if options.canal_meta:
+        from shmstore.cli.canal import cursors
+
+        if options.start is not None or options.filter:
+            raise ValueError("--canal-meta says where each client begins and its filter: leave out --from and --filter")
+        clients = cursors.in_file(Path(options.canal_meta))
+        print(printable(cursors.take(options.store, clients, path=options.path, state=options.state)))
+        return 0
+    if options.filter:
+        from shmstore.consumer.wire.session.filter import compile_filter
+
+        if not options.name.startswith("canal-"):
+            raise ValueError(
+                f"--filter is of clients of canal's protocol, named canal-ID, and the subscription is {options.name!r}"
+            )
+        compile_filter(options.filter)
+    start = "latest" if options.start is None else options.start
+    there = subscribe_at(options.store, options.name, start, filter=options.filter, path=options.path, state=options.state)
+    print(
+        printable(
+            f"{options.name} is subscribed" + ("" if there else f"; the producer of {options.store} begins there, or earlier")
+        )
+    )
+    return 0
 
 
 def seek(options: argparse.Namespace) -> int:

@@ -339,3 +339,29 @@ def test_full_disk(connect: Connect, store: EventStore, monkeypatch: pytest.Monk
         assert client.get().batch_id == -1
     store.put(events([2]))
     assert ids(client.get()) == [2]
+
+
+def test_without_transaction_entries(new_store: NewStore, new_server: NewServer) -> None:
+    """As Canal with filter.transaction.entry: rows alone, and the ends of their transactions count as acked with them."""
+    store = new_store(batch_mode=BatchMode.ITEMSIZE)
+    server = new_server(transaction_entries=False)
+    client = RawClient(server.port, store.name)
+    client.subscribe()
+    store.put(events([1, 2]))
+    answer = client.get()
+    assert [entry.entryType for entry in entries(answer)] == [2, 2]
+    client.ack(answer.batch_id)
+    wait_for(lambda: store.subscriptions()[0].ack.sequence == 3, "the ack of the whole transaction")
+    client.close()
+
+
+def test_a_hash_in_place_of_the_password(new_store: NewStore, new_server: NewServer) -> None:
+    """What canal.passwd is lets the password's owner in, by Canal's scramble and in clear, and nobody who has the hash alone."""
+    hashed = "E3619321C1A937C46A0D8BD1DAC39F93B27D4458"  # of "canal"
+    store = new_store()
+    server = new_server(user="me", password_hash=lambda: hashed)
+    for password, right in (("canal", True), (hashed, False), (hashed.lower(), False), ("", False)):
+        client = RawClient(server.port, store.name, login=False)
+        answer = client.authenticate(username="me", password=password.encode())
+        assert (answer.error_code == 0) is right
+        client.close()
