@@ -16,6 +16,7 @@ from shmstore.producer.connection.server import SourceServer, binlog_files, log_
 from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.errors import PrivilegeMissing
 from shmstore.producer.filters.fit import unfit_row_filters
+from shmstore.producer.filters.unused import unused_patterns
 from shmstore.producer.pipeline.retention import SHORT_HOURS, file_after, kept_seconds
 from shmstore.producer.positions.gtid_position import answered
 from shmstore.producer.positions.scan import file_begins
@@ -54,6 +55,7 @@ def check_server(settings: Settings) -> list[Finding]:
             findings += _large_events(session, server)
             findings += _snapshots(session, server, settings)
             findings += _row_filters(session, settings)
+            findings += _patterns(session, settings)
             findings += _retention(session, server, settings)
         return [each._replace(fix=service.fix(each.fix)) for each in findings] if service else findings
     finally:
@@ -223,6 +225,15 @@ def _row_filters(session: ServerSession, settings: Settings) -> list[Finding]:
         for each in unfit_row_filters(VisibleTables(session), settings.table_filter())
     ]
     return found or [Finding(name, "ok", ", ".join(settings.row_filter))]
+
+
+def _patterns(session: ServerSession, settings: Settings) -> list[Finding]:
+    wanted, fix = (
+        "tables and columns that are there",
+        "correct the pattern, or leave it as it is for tables that are still to come",
+    )
+    found = unused_patterns(VisibleTables(session), settings)
+    return [Finding("patterns", "warn", problem, wanted, fix) for problem in found]
 
 
 def _retention(session: ServerSession, server: SourceServer, settings: Settings) -> list[Finding]:

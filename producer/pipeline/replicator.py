@@ -27,6 +27,7 @@ from shmstore.producer.connection.server import read_server, require_binlog
 from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.errors import ChecksumMismatch, LinkLost, LoginRefused, ServerBehind, ServerUnreachable, SettingsError
 from shmstore.producer.filters.fit import unfit_row_filters
+from shmstore.producer.filters.unused import unused_patterns
 from shmstore.producer.pipeline.retention import Retention
 from shmstore.producer.pipeline.sink import Sink, StoreSink, with_store
 from shmstore.producer.pipeline.statistics import Statistics, Summary
@@ -242,7 +243,7 @@ class Replicator:
             if found.fresh:
                 self._look_at_start()
             self._claim(found)
-            self._look_at_row_filters(session)
+            self._look_at_filters(session)
             self._write(found, chosen)
             sink.begin(chosen.start)
             return self._open(found, chosen)
@@ -265,12 +266,15 @@ class Replicator:
             domain = str(found.session.query("SELECT @@global.gtid_domain_id")[0][0])
         self._sink.claim(gtids=server.gtids, domain=domain)
 
-    def _look_at_row_filters(self, session: ServerSession) -> None:
-        """Say, at the start, what a row would stop the producer for."""
+    def _look_at_filters(self, session: ServerSession) -> None:
+        """Say, at the start, what a row would stop the producer for, and which patterns name nothing."""
         if self._linked:
             return
-        for unfit in unfit_row_filters(VisibleTables(session), self._decoder.filter):
+        tables = VisibleTables(session)
+        for unfit in unfit_row_filters(tables, self._decoder.filter):
             self._log.warning("%s%s", unfit.problem, "; the first row of that table will stop this producer" * unfit.stops)
+        for unused in unused_patterns(tables, self._settings):
+            self._log.warning("%s", unused)
 
     def _write(self, found: ServerFound, chosen: StreamBeginning) -> None:
         """Write to the disk what a restart has to find."""

@@ -178,3 +178,24 @@ def test_a_fix_that_lasts(flavor: str) -> None:
             assert persisted == {"binlog_row_metadata": "FULL", "binlog_expire_logs_seconds": str(72 * 3600)}
         else:
             assert all("option file" in fix for fix in fixes)
+
+
+def test_patterns_that_name_nothing(any_server: Server, database: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Of every kind, they are reported by the doctor and by a producer's log at its start; one copied from a .properties file, with the right form."""
+    execute(any_server, database, "CREATE TABLE orders (id int primary key, total int)")
+    good = {"include": (f"{database}.*", f"{database}.orders"), "column_hash": (f"{database}.orders.ID",)}
+    assert "patterns" not in findings_of(any_server, **good)
+    wrong = {
+        "include": (f"{database}\\\\..*", f"here write {database}\\..*"),
+        "exclude": (f"{database}.order", f"names no table that the server shows; did you mean {database}.orders"),
+        "column_include": ("nowhere.*.id", "names no column"),
+        "column_exclude": (f"{database}.orders.totl", f"did you mean {database}.orders.total"),
+        "column_mask": ("regex:.*\\.none", "names no column"),
+        "column_hash": ("!*.none", "names no column"),
+    }
+    for option, (pattern, says) in wrong.items():
+        finding = findings_of(any_server, **{option: (pattern,)})["patterns"]
+        assert (finding.state, says in finding.found) == ("warn", True), finding
+    with running(any_server, exclude=("nowhere.*", "mysql.*"), column_mask=(f"{database}.orders.totl",)):
+        lines = [record.message for record in caplog.records if "names no" in record.message]
+    assert [line.partition(":")[0] for line in lines] == ["exclude", "column_mask"]

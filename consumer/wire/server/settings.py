@@ -19,10 +19,11 @@ class CanalSettings:
     `stores` are the destinations that clients may name, each a store's name, or DESTINATION=STORE where clients know it by another one;
     empty means every store of this host. `filter` serves clients that give none. `gtids`: on or off as Canal's gtidon; auto is on with
     exact values. `transaction_entries`: whether clients get the begin and the end of transactions. `start` is where a client id
-    never seen before begins: "earliest" or "latest". Sizes are bytes, times seconds. `max_reply` bounds one answer, but for a single entry that is larger. `max_new_clients` is how many client ids never seen
-    before one login may begin; `release_after` is when the subscription of a client that asks nothing is given back. `state` is a directory for
-    what clients hold un-acked; None is the state directory of shmstore. `ready` is called with (host, port) once
-    the server listens; `expose` is given what returns its counters as Prometheus text, to other threads.
+    never seen before begins: "earliest" or "latest". Sizes are bytes, times seconds. `max_reply` bounds one answer, but for a single entry
+    that is larger. `max_new_clients` is how many client ids never seen before one login may begin; `release_after` is when the subscription
+    of a client that asks nothing is given back. `state` is a directory for what clients hold un-acked; None is the state directory of
+    shmstore. `ready` is called with (host, port) once the server listens; `expose` is given what returns its counters as Prometheus text, to
+    other threads.
     `zookeeper` (HOST:PORT,... and perhaps /ROOT) registers the server there under `advertise`, with a session of
     `zookeeper_timeout`: see `shmstore.consumer.wire.cluster`; `zookeeper_ca`, `zookeeper_cert`, `zookeeper_key` (PEM files) and
     `zookeeper_login` (USER:PASSWORD): `cluster.zookeeper.Access`.

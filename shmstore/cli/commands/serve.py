@@ -294,6 +294,7 @@ def serve_canal(options: argparse.Namespace, password: str | Callable[[], str], 
         say(f"listening on {address[0]}:{address[1]}")
         service.listening(address)
         report_missing(missing)
+        report_unused(options)
 
     settings = CanalSettings(
         host=options.listen[0],
@@ -326,6 +327,23 @@ def missing_stores(served: Sequence[str]) -> list[str]:
         except StoreNotFound:
             missing.append(name)
     return missing
+
+
+def report_unused(options: argparse.Namespace) -> None:
+    """Say which expressions of --filter name no table in any of the stores that are served, as far as their tables are known."""
+    from shmstore import StoreView
+    from shmstore.consumer.wire.session.filter import compile_filter, patterns
+    from shmstore.home.definitions import DefinitionsFile, sources_of
+
+    names: set[str] = set()
+    for pair in options.stores:
+        home = StoreView.home_of(pair.partition("=")[2] or pair, state=options.state)
+        for source in sources_of(home):
+            names |= {".".join(one.name) for one in DefinitionsFile(home, source).read()}
+    for pattern in patterns(options.filter) if names else ():
+        wanted = compile_filter(pattern)
+        if wanted is not None and not any(map(wanted, names)):
+            say(f"--filter: {pattern!r} names no table of {', '.join(options.stores)}", logging.WARNING)
 
 
 def report_missing(missing: Sequence[str]) -> None:

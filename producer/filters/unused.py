@@ -1,0 +1,58 @@
+"""Patterns that name nothing a server has now: a misspelled one reads nothing, or leaves nothing out, without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from shmstore.errors import did_you_mean
+from shmstore.patterns.table_patterns import Patterns
+from shmstore.producer.errors import PatternError
+from shmstore.producer.filters.fit import ShownTables
+from shmstore.producer.filters.table_filter import read_patterns
+
+__all__ = ["unused_patterns"]
+
+OF_TABLES: Final = ("include", "exclude")
+OF_COLUMNS: Final = ("column_include", "column_exclude", "column_mask", "column_hash")
+_SERVERS_OWN: Final = ("mysql", "information_schema", "performance_schema", "sys")  # which are not shown
+
+
+def unused_patterns(tables: ShownTables, settings: Any) -> Iterator[str]:
+    """Yield, for each pattern of the options that names no table, or no column, what is wrong; nothing where the account sees no tables.
+
+    `settings` has the options as attributes. Raises what `tables` raises.
+    """
+    given = {option: read_patterns(getattr(settings, option)) for option in (*OF_TABLES, *OF_COLUMNS)}
+    if not any(given.values()) or (there := tables.names()) is None:
+        return
+    names = [f"{database}.{table}" for database, table in there]
+    columns: list[str] = []
+    if any(given[option] for option in OF_COLUMNS):
+        for database in dict.fromkeys(database for database, _ in there):
+            columns += [f"{database}.{table}.{one.name}" for table, found in tables.columns(database).items() for one in found]
+    for option, patterns in given.items():
+        known, what = (names, "table") if option in OF_TABLES else (columns, "column")
+        for pattern in (*patterns.wanted, *patterns.left_out):
+            if not _names_one(pattern, known) and not _is_servers_own(pattern):
+                yield f"{option}: {pattern!r} names no {what} that the server shows{_likely(pattern, known)}"
+
+
+def _names_one(pattern: str, names: Sequence[str]) -> bool:
+    patterns = Patterns((pattern,))
+    try:
+        return any(map(patterns.match, names))
+    except ValueError as error:
+        raise PatternError(str(error)) from error
+
+
+def _is_servers_own(pattern: str) -> bool:
+    bare = pattern.removeprefix("regex:").removeprefix("glob:").lower()
+    return bare.startswith(_SERVERS_OWN)
+
+
+def _likely(pattern: str, names: Sequence[str]) -> str:
+    if "\\\\" in pattern and _names_one(pattern.replace("\\\\", "\\"), names):
+        plain = pattern.replace("\\\\", "\\")
+        return f": \\\\ is one backslash in a .properties file alone; here write {plain}"
+    return did_you_mean(pattern, names)
