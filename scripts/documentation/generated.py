@@ -9,6 +9,7 @@ A part is what lies between ``<!-- generated: NAME -->``, or ``<!-- generated: N
     spark-options        the options of the Spark source                     consumer/spark/options.py
     metrics              every metric with its HELP text                     consumer/monitoring/metrics.py
     serve-metrics        those of `shmstore serve`                           consumer/wire/server/metrics.py, consumer/flight/metrics.py
+    canal-properties     what becomes of each of Canal's properties          shmstore/cli/canal/mapping.py
     messages CLASS       the messages of an error class                      wherever it is raised
     refusals             what the command line and the store refuse          cli/, memory/ and consumer.py
     example FORMAT       the same events as each format's documents          scripts/documentation/samples.py
@@ -101,6 +102,14 @@ def spark_options() -> str:
         about, _, default = text.rpartition(" (")
         rows.append((f"`{name}`", f"`{default.removesuffix(')')}`" if about else "", _escaped(about or text)))
     return table(["option", "default", "what it is"], iter(rows))
+
+
+def canal_properties() -> str:
+    """What `shmstore init --from-canal` makes of each of Canal's properties."""
+    from shmstore.cli.canal.mapping import RULES
+
+    rows = ((f"`{rule.name}`", f"`{rule.here}`" if rule.here else "left out", _escaped(rule.about)) for rule in RULES)
+    return table(["Canal's property", "here", "how it differs, or what to do instead"], rows)
 
 
 def metrics() -> str:
@@ -246,6 +255,7 @@ def main() -> int:
 PARTS = {
     "producer-options": producer_options,
     "spark-options": spark_options,
+    "canal-properties": canal_properties,
     "metrics": metrics,
     "serve-metrics": serve_metrics,
     "messages": messages,

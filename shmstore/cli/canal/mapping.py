@@ -501,7 +501,7 @@ RULES: Final = (
     Rule("canal.destinations", "a file for each", "every folder with instance.properties", lambda to, value: None),
     Rule("canal.destinations.expr", "", "every folder with instance.properties is a destination"),
     Rule("canal.conf.dir", "", "the folder that was named"),
-    Rule("canal.auto.scan", "", "start `shmstore run` for a new file, or `shmstore reload` for a changed one"),
+    Rule("canal.auto.scan", "", "start `shmstore run` for a new file"),
     Rule("canal.auto.scan.interval", "", "see canal.auto.scan"),
     Rule("canal.auto.reset.latest.pos.mode", "on_purged", "true: latest", _latest),
     Rule("canal.instance.global.*", "", "the files that were named are the configuration"),
