@@ -1,7 +1,6 @@
-"""A copy of every table of a shop in PostgreSQL, MariaDB or MySQL, each micro-batch one transaction:
+"""A copy of every table of a shop in PostgreSQL, MariaDB, MySQL or SQLite, each micro-batch one transaction:
 
-    SHMSTORE_JDBC_PASSWORD=... spark-submit --packages org.postgresql:postgresql:42.7.8 \\
-        examples/database.py STORE jdbc:postgresql://HOST/DATABASE USER CHECKPOINT
+SHMSTORE_COPY_PASSWORD=... spark-submit examples/database.py STORE 'postgresql://USER@HOST/DATABASE#{database}.{table}' CHECKPOINT
 """
 
 import os
@@ -12,16 +11,14 @@ from pyspark.sql import SparkSession
 from shmstore.spark import replicate, session_settings
 
 
-def run(spark: SparkSession, store: str, url: str, account: dict[str, str], checkpoint: str, *, once: bool = False) -> None:
+def run(spark: SparkSession, store: str, target: str, password: str, checkpoint: str, *, once: bool = False) -> None:
     """Keep the copies up to date, or with `once` bring them up to date and return."""
     query = replicate(
         spark,
         store=store,
         tables="shop.*",
-        target="{database}.{table}",
-        format="jdbc",
-        url=url,
-        properties=account,
+        target=target,
+        password=password,
         checkpoint=checkpoint,
         trigger={"availableNow": True} if once else {"processingTime": "1 second"},
     )
@@ -30,5 +27,5 @@ def run(spark: SparkSession, store: str, url: str, account: dict[str, str], chec
 
 if __name__ == "__main__":
     session = SparkSession.builder.config(map=session_settings()).getOrCreate()
-    store, url, user, checkpoint = sys.argv[1:5]
-    run(session, store, url, {"user": user, "password": os.environ["SHMSTORE_JDBC_PASSWORD"]}, checkpoint)
+    store, target, checkpoint = sys.argv[1:4]
+    run(session, store, target, os.environ.get("SHMSTORE_COPY_PASSWORD", ""), checkpoint)

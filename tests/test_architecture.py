@@ -68,7 +68,14 @@ LAYERS = {
         *("wire", "flight", "live", "queues", "spark"),
     ),
     "shmstore.consumer.copies": (
-        *("copied_tables ddl", "change_reduction", "reading schema_evolution target", "targets", "copy initial_rows", "copy_set"),
+        *(
+            "copied_tables database_url ddl",
+            "change_reduction",
+            "reading schema_evolution target",
+            "targets",
+            "copy databases initial_rows",
+            "copy_set",
+        ),
     ),
     "shmstore.consumer.monitoring": ("health table_counts", "metrics"),
     "shmstore.consumer.serving": ("access audit capacity", "http_server"),
@@ -139,7 +146,7 @@ OWNERS = {
     "posix_ipc": ("shmstore/memory/shared_memory.py",),
     "multiprocessing.shared_memory": (),  # of the standard library, and unfit: docs/reference/segment.md says why
     "msgpack": ("shmstore/encoding/codec.py",),
-    "pymysql": ("producer/connection/",),
+    "pymysql": ("producer/connection/", "consumer/copies/databases/mysql.py"),
     "pymysqlreplication": ("producer/connection/dump.py",),
     "zstandard": ("producer/binlog/compression.py",),
     "pyspark": ("consumer/spark/",),

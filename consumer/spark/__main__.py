@@ -11,10 +11,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shmstore import EventStore, ShmStoreError
 from shmstore.arguments import Parser
+from shmstore.consumer.copies.database_url import KINDS as DATABASES
 from shmstore.consumer.spark.options import FORMATS, HELP
 from shmstore.consumer.spark.spark_version import SparkTooOld, check, installed, too_old
 from shmstore.errors import install
@@ -43,9 +45,15 @@ def arguments() -> argparse.ArgumentParser:
     what.add_argument(
         "--target",
         required=True,
-        help="path of the copies, with {database} and {table}, and {source} if the store has several; jdbc: SCHEMA.TABLE, iceberg: CATALOG.SCHEMA.TABLE",
+        help="path of the copies, with {database} and {table}, and {source} if the store has several; iceberg: CATALOG.SCHEMA.TABLE; "
+        "or a database: postgresql://USER@HOST/DATABASE#{database}.{table}, mysql://USER@HOST:PORT#{database}.{table}, sqlite:FILE#{table}",
     )
-    what.add_argument("--format", choices=FORMATS, default="delta", help="what the copies are (default: %(default)s)")
+    what.add_argument("--format", choices=FORMATS, default="", help="what the copies are, unless in a database (default: delta)")
+    what.add_argument(
+        "--password-file",
+        metavar="FILE",
+        help="file with the database's password, read again for each connection; or set SHMSTORE_COPY_PASSWORD",
+    )
     what.add_argument("--tables", default="*", help=HELP["tables"])
     what.add_argument(
         "--key", action="append", default=[], metavar="DB.TABLE=COLUMN[,COLUMN]", help="key of a table that has no primary key"
@@ -76,7 +84,7 @@ def arguments() -> argparse.ArgumentParser:
     query.add_argument(
         "--checkpoint",
         metavar="DIR",
-        help="folder of the query's checkpoint (default: _checkpoint in the folder of the copies; jdbc and iceberg need one)",
+        help="folder of the query's checkpoint (default: _checkpoint in the folder of the copies; databases and iceberg need one)",
     )
     query.add_argument("--once", action="store_true", help="stop when everything that is in the store now has been copied")
     query.add_argument("--interval", default="0 seconds", help="least time between two micro-batches (default: %(default)s)")
@@ -89,12 +97,7 @@ def arguments() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="setting of Spark, such as a catalog of Iceberg's tables",
     )
-    query.add_argument("--packages", metavar="GROUP:NAME:VERSION", help="packages for Spark to fetch, such as a JDBC driver")
-    jdbc = add.add_argument_group("Copies in a database (--format jdbc)")
-    jdbc.add_argument("--url", help="the database: jdbc:postgresql://HOST/DATABASE, jdbc:mariadb://... or jdbc:mysql://...")
-    jdbc.add_argument("--user", help="account to log in with")
-    jdbc.add_argument("--password-file", metavar="FILE", help="file with its password; or set SHMSTORE_JDBC_PASSWORD")
-    jdbc.add_argument("--property", action="append", default=[], metavar="NAME=VALUE", help="further property of the JDBC driver")
+    query.add_argument("--packages", metavar="GROUP:NAME:VERSION", help="packages for Spark to fetch, such as Iceberg's runtime")
     return parser
 
 
@@ -105,15 +108,16 @@ def _pairs(texts: Sequence[str], parser: argparse.ArgumentParser) -> dict[str, s
     return {name: value for name, _, value in (text.partition("=") for text in texts)}
 
 
-def _account(given: argparse.Namespace) -> dict[str, str]:
-    """The user and the password. There is no option for a password: a process list shows options."""
-    found = {"user": given.user} if given.user else {}
-    if given.password_file:
-        with open(given.password_file, encoding="utf-8") as lines:
-            found["password"] = lines.read().rstrip("\r\n")
-    elif "SHMSTORE_JDBC_PASSWORD" in os.environ:
-        found["password"] = os.environ["SHMSTORE_JDBC_PASSWORD"]
-    return found
+def _password(file: str | None) -> str | Callable[[], str]:
+    """The database's password. There is no option for it: a process list shows options. Raises OSError."""
+    if file is None:
+        return os.environ.get("SHMSTORE_COPY_PASSWORD", "")
+
+    def read() -> str:
+        return Path(file).read_text(encoding="utf-8").rstrip("\r\n")
+
+    read()
+    return read
 
 
 def main(argv: Sequence[str] | None = None, tables_of: Callable[[str, str], Any] | None = None) -> int:
@@ -125,10 +129,8 @@ def main(argv: Sequence[str] | None = None, tables_of: Callable[[str, str], Any]
     given = parser.parse_args(argv)
     keys = {name: columns.split(",") for name, columns in _pairs(given.key, parser).items()}
     options, storage = _pairs(given.option, parser), _pairs(given.storage, parser)
-    if (given.format == "jdbc") != (given.url is not None):
-        parser.error("--format jdbc and --url go together, as --format jdbc --url jdbc:postgresql://HOST/DATABASE")
-    if given.url is not None and given.checkpoint is None:
-        parser.error("--format jdbc needs --checkpoint: a folder for the query's checkpoint")
+    if given.target.partition(":")[0] in DATABASES and given.checkpoint is None:
+        parser.error("copies in a database need --checkpoint: a folder for the query's checkpoint")
     if given.snapshot_from and tables_of is None:
         parser.error(
             "--snapshot-from reads the producer's settings: run shmstore spark replicate, or call replicate(..., snapshot=ServerTables(...))"
@@ -146,7 +148,7 @@ def main(argv: Sequence[str] | None = None, tables_of: Callable[[str, str], Any]
         print(f"shmstore: {error}", file=sys.stderr)
         return 2
     try:
-        properties = _pairs(given.property, parser) | _account(given)
+        password = _password(given.password_file)
         EventStore.attach(given.store, path=options.get("storePath")).close()  # before a JVM is started for nothing
         tables = tables_of(given.store, given.snapshot_from) if tables_of is not None and given.snapshot_from else given.snapshot
     except (ShmStoreError, OSError) as error:
@@ -165,7 +167,7 @@ def main(argv: Sequence[str] | None = None, tables_of: Callable[[str, str], Any]
     stopping = threading.Event()
     jvm = _end_with_jvm(spark, stopping)
     try:
-        return _run(spark, given, stopping, keys=keys, options=options, properties=properties, snapshot=tables, storage=storage)
+        return _run(spark, given, stopping, keys=keys, options=options, password=password, snapshot=tables, storage=storage)
     except (Py4JError, ConnectionError):
         if jvm is not None:
             jvm.join(5)  # which ends this process where the JVM has ended
@@ -194,7 +196,6 @@ def _run(spark: SparkSession, given: argparse.Namespace, stopping: threading.Eve
             subscription=given.subscription,
             history=given.history,
             trigger={"availableNow": True} if given.once else {"processingTime": given.interval},
-            url=given.url,
             optimize=given.optimize,
             remove_dropped=given.remove_dropped,
             **settings,

@@ -22,7 +22,7 @@ PAYLOADS = ("json", "typed", "variant", "raw")
 TRANSPORTS = ("auto", "shm", "inline", "network")
 SCHEMA_CHANGES = ("fail", "follow")
 ZERO_DATES = ("fail", "null")
-FORMATS = ("delta", "iceberg", "parquet", "jdbc")  # of copies
+FORMATS = ("delta", "iceberg", "parquet")  # of copies
 
 HELP = {
     "store": "name of the store (required)",

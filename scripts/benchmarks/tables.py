@@ -24,7 +24,6 @@ from scripts.benchmarks.snapshot import _fill, _seconds_of
 from scripts.benchmarks.spark import _session
 from shmstore import EventStore, StoreNotFound, producer
 from shmstore.consumer.spark import read_table
-from shmstore.consumer.spark.replicate.jdbc_connection import DRIVERS
 from shmstore.producer.snapshot import server_tables
 from tests.servers.server import Server, start_server
 
@@ -33,6 +32,10 @@ _ROWS = {"narrow": 2_048_000, "wide": 512_000}
 _URLS = {
     "mariadb": "jdbc:mysql://127.0.0.1:{}/bench?permitMysqlScheme",
     "mysql": "jdbc:mysql://127.0.0.1:{}/bench?useCursorFetch=true&sslMode=DISABLED&allowPublicKeyRetrieval=true",
+}
+_DRIVERS = {
+    "mariadb": ("org.mariadb.jdbc.Driver", "org.mariadb.jdbc:mariadb-java-client:3.5.6"),
+    "mysql": ("com.mysql.cj.jdbc.Driver", "com.mysql:mysql-connector-j:9.5.0"),
 }
 _Read = Callable[["_Case"], float]
 
@@ -81,7 +84,7 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
             cases = [case for case in _ROWS if measure.wanted(f"{case}/{kind}")]
             if not cases:
                 continue
-            spark.sql(f"ADD JAR 'ivy://{DRIVERS[kind][1]}?transitive=false'")
+            spark.sql(f"ADD JAR 'ivy://{_DRIVERS[kind][1]}?transitive=false'")
             with start_server(kind) as server:
                 for case in cases:
                     taken += _measure(spark, server, kind, case, runs, quick)
@@ -143,7 +146,7 @@ def _parts(case: _Case, parts: int) -> float:
 def _jdbc(case: _Case, kind: str, parts: int) -> float:
     began = time.perf_counter()
     given = {"url": _URLS[kind].format(case.server.port), "dbtable": case.table, "user": "root", "password": ""}
-    reader = case.spark.read.format("jdbc").options(**given, driver=DRIVERS[kind][0], fetchsize="10000")
+    reader = case.spark.read.format("jdbc").options(**given, driver=_DRIVERS[kind][0], fetchsize="10000")
     if parts > 1:
         reader = reader.options(partitionColumn="id", lowerBound="1", upperBound=str(case.rows), numPartitions=str(parts))
     reader.load().write.format("noop").mode("overwrite").save()

@@ -39,8 +39,8 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        """For JDBC, without the account."""
-        return f"jdbc:postgresql://127.0.0.1:{self.port}/postgres"
+        """As a target names it, without the password."""
+        return f"postgresql://{self.user}@127.0.0.1:{self.port}/postgres"
 
     def query(self, sql: str, *, user: str | None = None) -> list[list[str | None]]:
         """Run SQL through psql; return the rows as text, NULL as None."""

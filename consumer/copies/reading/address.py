@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from shmstore.consumer.copies.database_url import KINDS as DATABASES
+from shmstore.consumer.copies.database_url import server_url, without_secrets
 from shmstore.errors import did_you_mean
 
-KINDS = ("delta", "parquet", "iceberg", "sqlite", "postgresql", "mysql", "mariadb")
+KINDS = ("delta", "parquet", "iceberg", *DATABASES)
 FORMS = (
     "delta:PATH or URL, parquet:PATH, iceberg:PATH or CATALOG, sqlite:FILE, postgresql://USER@HOST:PORT/DATABASE or "
-    "mysql://USER@HOST:PORT; {database} and {table} stand for the source's. Of a database or catalog, #NAME behind it names the "
+    "mysql://USER@HOST:PORT/DATABASE; {database} and {table} stand for the source's. Of a database or catalog, #NAME behind it names the "
     "table (default: #{table}, of MySQL and Iceberg #{database}.{table})"
 )
 
@@ -20,6 +22,11 @@ class CopyAddress(NamedTuple):
     kind: str
     place: str
     name: str
+
+    @property
+    def url(self) -> str:
+        """The URL of the database that they are in."""
+        return f"sqlite:{self.place}" if self.kind == "sqlite" else self.place
 
     def of(self, database: str, table: str) -> CopyAddress:
         """Return where the copy of one table is."""
@@ -33,13 +40,14 @@ class CopyAddress(NamedTuple):
 def parse(text: str) -> CopyAddress:
     """Return the address that `text` is. Raises ValueError."""
     kind, colon, place = text.partition(":")
+    shown = without_secrets(text)
     if kind not in KINDS or not colon or not place:
-        raise ValueError(f"{text!r} says not where copies are: give {FORMS}{did_you_mean(kind, KINDS)}")
+        raise ValueError(f"{shown!r} is not a copy location: give {FORMS}{did_you_mean(kind, KINDS)}")
     name = ""
     if kind in ("delta", "parquet") or (kind == "iceberg" and "/" in place):
         if "{table}" not in place:
             raise ValueError(
-                f"{text!r} names one place for all copies: put {{table}} into it, and {{database}} if there are several"
+                f"{shown!r} names one place for all copies: put {{table}} into it, and {{database}} if there are several"
             )
         return CopyAddress(kind, place, name)
     place, _, name = place.partition("#")
@@ -48,11 +56,13 @@ def parse(text: str) -> CopyAddress:
     if kind == "sqlite":
         return CopyAddress(kind, place, name or "{table}")
     if not place.startswith("//"):
-        raise ValueError(f"{text!r} names no server: give {kind}://USER@HOST:PORT{'/DATABASE' * (kind == 'postgresql')}")
+        raise ValueError(f"{shown!r} names no server: give {kind}://USER@HOST:PORT{'/DATABASE' * (kind == 'postgresql')}")
     if kind == "postgresql":
         return CopyAddress(kind, f"postgresql:{place}", name or "{table}")
-    if name and "." not in name:
+    url = f"{kind}:{place}"
+    database = server_url(url).database
+    if name and "." not in name and not database:
         raise ValueError(
-            f"{text!r}: #{name} names a table without its database: give #DATABASE.TABLE, as #{{database}}.{{table}}"
+            f"{shown!r}: #{name} names a table without its database: give #DATABASE.TABLE, as #{{database}}.{{table}}"
         )
-    return CopyAddress(kind, place.removeprefix("//"), name or "{database}.{table}")
+    return CopyAddress(kind, url, name if "." in name else f"{database or '{database}'}.{name or '{table}'}")

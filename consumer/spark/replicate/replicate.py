@@ -24,14 +24,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from shmstore.consumer.copies.change_reduction import CannotCopy
 from shmstore.consumer.copies.copy_set import CopySet
+from shmstore.consumer.copies.database_url import KINDS as DATABASES
+from shmstore.consumer.copies.databases.database import Password
+from shmstore.consumer.copies.databases.target import database_target
 from shmstore.consumer.copies.initial_rows import InitialRows, require_one_source
+from shmstore.consumer.copies.reading.address import parse
 from shmstore.consumer.copies.target import Target
 from shmstore.consumer.copies.targets.folders import Folders
 from shmstore.consumer.spark.callbacks import answering
 from shmstore.consumer.spark.options import FORMATS, SourceOptions
 from shmstore.consumer.spark.replicate import executor_rows
 from shmstore.consumer.spark.replicate.executor_rows import SourceTables
-from shmstore.consumer.spark.replicate.jdbc_connection import Database
 from shmstore.consumer.spark.replicate.local_checkpoints import checkpoint_location
 from shmstore.consumer.spark.source.batch_planner import MOST_BYTES
 from shmstore.consumer.spark.source.source import register
@@ -42,19 +45,30 @@ from shmstore.sql.names import folded
 _log = logging.getLogger(__name__)
 
 
-def _target(
-    format: str, database: Database | None, storage: Mapping[str, str] | None, optimize: int, session: SparkSession | None
-) -> Target:
-    if (database is not None) != (format == "jdbc"):
-        raise ValueError("url and format='jdbc' go together: format='jdbc', url='jdbc:postgresql://HOST/DATABASE'")
-    if storage and format != "delta":
-        raise ValueError(f"storage options are for object stores, which format={format!r} does not write to: format='delta' does")
-    if optimize and format != "delta":
-        raise ValueError(f"optimize={optimize} puts a Delta table's small files together; format={format!r} has none")
-    if database is not None:
-        from shmstore.consumer.spark.replicate.jdbc import JdbcTarget
+def is_database(target: str) -> bool:
+    """Whether a target is the URL of a database."""
+    return target.partition(":")[0] in DATABASES
 
-        return JdbcTarget(database)
+
+def _target(
+    format: str, target: str, password: Password, storage: Mapping[str, str] | None, optimize: int, session: SparkSession | None
+) -> tuple[Target, str]:
+    """What holds the copies, and the template of their paths in it."""
+    if is_database(target):
+        if format or storage or optimize:
+            raise ValueError(
+                "copies in a database have no format, storage options or files: leave out format, storage and optimize"
+            )
+        address = parse(target)
+        return database_target(address.url, password), address.name
+    if storage and format not in ("", "delta"):
+        raise ValueError(f"storage options are for object stores, which format={format!r} does not write to: format='delta' does")
+    if optimize and format not in ("", "delta"):
+        raise ValueError(f"optimize={optimize} puts a Delta table's small files together; format={format!r} has none")
+    return _files(format or "delta", storage, optimize, session), target
+
+
+def _files(format: str, storage: Mapping[str, str] | None, optimize: int, session: SparkSession | None) -> Target:
     if format == "iceberg":
         if session is None:
             raise ValueError("format='iceberg' is written by Spark: give its session")
@@ -71,7 +85,10 @@ def _target(
         except ImportError as error:
             raise ImportError(f"format='delta' needs deltalake, which is not installed: {install('delta')}") from error
         return delta.target(storage, optimize)
-    raise ValueError(f"format {format!r} is unknown; choose from {', '.join(FORMATS)}{did_you_mean(format, FORMATS)}")
+    databases = ", and a database is named by its URL: target='postgresql://USER@HOST/DATABASE#{database}.{table}'"
+    raise ValueError(
+        f"format {format!r} is unknown; choose from {', '.join(FORMATS)}{databases if format == 'jdbc' else did_you_mean(format, FORMATS)}"
+    )
 
 
 class Replication(CopySet):
@@ -81,22 +98,27 @@ class Replication(CopySet):
         self,
         options: SourceOptions,
         target: str,
-        format: str = "delta",
+        format: str = "",
         *,
         keys: Mapping[str, Sequence[str]] | None = None,
         history: bool = False,
-        database: Database | None = None,
+        password: Password = "",
         storage: Mapping[str, str] | None = None,
         checkpoint: str | None = None,
         optimize: int = 0,
         session: SparkSession | None = None,
         remove_dropped: bool = False,
     ) -> None:
-        held_by = _target(format, database, storage, optimize, session)
-        super().__init__(options.selection, held_by, target, keys=keys, history=history, remove_dropped=remove_dropped)
-        self._options, self._format = options, format
+        held_by, template = _target(format, target, password, storage, optimize, session)
+        super().__init__(options.selection, held_by, template, keys=keys, history=history, remove_dropped=remove_dropped)
+        self._options, self._format = options, "database" if is_database(target) else format or "delta"
         self._checkpoint = checkpoint
         self._query = ""
+
+    def try_target(self) -> None:
+        """Raise `TargetFailed` where the target cannot be reached: a wrong URL or account is an error before a query runs."""
+        with self._target.transaction():
+            pass
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Apply one micro-batch of payload=raw."""
@@ -158,7 +180,7 @@ def replicate(
     store: str,
     target: str,
     tables: str | Sequence[str] = "*",
-    format: str = "delta",
+    format: str = "",
     checkpoint: str | None = None,
     subscription: str = "replicate",
     keys: Mapping[str, Sequence[str]] | None = None,
@@ -166,8 +188,7 @@ def replicate(
     trigger: Mapping[str, Any] | None = None,
     options: Mapping[str, str] | None = None,
     name: str | None = None,
-    url: str | None = None,
-    properties: Mapping[str, str] | None = None,
+    password: Password = "",
     snapshot: bool | SourceTables = False,
     storage: Mapping[str, str] | None = None,
     optimize: int = 0,
@@ -175,10 +196,11 @@ def replicate(
 ) -> StreamingQuery:
     """Keep a copy of every table of `tables` in `target`; return the running query.
 
-    `target` is a path with ``{database}`` and ``{table}``, and ``{source}`` where the store has several. `format` is delta, iceberg, parquet
-    or jdbc: with iceberg `target` is ``catalog.{database}.{table}`` of a catalog that Spark is configured with, and `checkpoint` must be given; with jdbc the
-    copies are tables of the database (PostgreSQL, MariaDB, MySQL) at `url`, `target` is ``{database}.{table}`` or such, `properties` are those of the
-    driver (user, password), `checkpoint` must be given, and every micro-batch is one transaction over all tables. `keys` names the key columns of
+    `target` is a path with ``{database}`` and ``{table}``, and ``{source}`` where the store has several, or a database:
+    ``postgresql://USER@HOST/DATABASE#{database}.{table}``, ``mysql://USER@HOST:PORT#{database}.{table}``, ``mariadb://...`` or ``sqlite:FILE#{table}``;
+    `password` is a text, or a function that each connection asks; every micro-batch is one transaction over all tables. `format` is delta (where none
+    is given), iceberg or parquet; with iceberg `target` is ``catalog.{database}.{table}`` of a catalog that Spark is configured with. Databases and iceberg
+    need a `checkpoint`. `keys` names the key columns of
     tables without a primary key, as ``{"shop.log": ["id"]}``. With `history` every version of a row is kept (SCD type 2:
     ``_valid_from``, ``_valid_to``, ``_current``, ``_seq``). `trigger` is what ``DataStreamWriter.trigger`` takes
     (``{"availableNow": True}``; as fast as it goes by default). `options` are further options of the source.
@@ -202,18 +224,12 @@ def replicate(
         "includeDdl": "true",
     }
     parsed = SourceOptions.parse(given)
-    if url is not None and checkpoint is None:
-        raise ValueError("format='jdbc' needs a folder for the query's checkpoint: checkpoint='/path/of/a/folder'")
-    if url is not None and is_connect(spark):
-        raise ValueError(
-            "format='jdbc' writes through the driver's JVM, which a session of Spark Connect does not reach: use a session of the driver's "
-            "own, as SparkSession.builder.master('local[*]') or spark-submit gives, or another format"
-        )
+    if is_database(target) and checkpoint is None:
+        raise ValueError("copies in a database need a folder for the query's checkpoint: checkpoint='/path/of/a/folder'")
     if format == "iceberg":
         _require_iceberg(spark, target, checkpoint)
     if storage and checkpoint is None:
         raise ValueError("copies in an object store need a place for the query's checkpoint: checkpoint='/path/of/a/folder'")
-    database = None if url is None else Database(spark, url, properties)
     trigger = trigger or {"processingTime": "0 seconds"}
     once = bool(trigger.get("availableNow")) and not has_read_limits()
     if not has_read_limits() and parsed.max_rows is None and parsed.max_bytes is None:
@@ -228,15 +244,14 @@ def replicate(
         format,
         keys=keys,
         history=history,
-        database=database,
+        password=password,
         storage=storage,
         checkpoint=where,
         optimize=optimize,
         session=spark,
         remove_dropped=remove_dropped,
     )
-    if database is not None:
-        database.connect()  # a wrong URL or account is an error before a query runs
+    replication.try_target()
     if snapshot:
         require_one_source(parsed.selection)
     if snapshot is True:

@@ -193,16 +193,20 @@ def _open(address: CopyAddress, settings: Settings, secret: _Secret) -> Readable
         if address.kind == "sqlite":
             return databases.sqlite(address.place, address.name)
         return databases.postgresql(address.place, address.name, _of_postgresql(address.place, secret))
+    from shmstore.consumer.copies.database_url import server_url
     from shmstore.producer.verify.server_copy import ServerCopy
 
-    user, _, host = address.place.rpartition("@")
+    url = server_url(address.place)
+    tls: dict[str, Any] = dict(url.options)
+    host = f"[{url.host}]" if ":" in url.host else url.host
     there = dataclasses.replace(
         settings,
-        host=host,
-        user=user or settings.user,
-        password=secret.password,
+        host=f"{host}:{url.port}" if url.port else host,
+        user=url.user or settings.user,
+        password=secret.password or url.password,
         password_file="",
         password_command=secret.command,
+        **tls,
     )
     database, _, table = address.name.partition(".")
     return ServerCopy(there, database, table)

@@ -7,8 +7,8 @@ from decimal import Decimal, localcontext
 
 import pyarrow as pa
 import pytest
-
 from shmstore.consumer.copies.stored_values import stored, stored_column
+
 from shmstore.event import Column
 
 

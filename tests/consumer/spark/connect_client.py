@@ -30,14 +30,15 @@ def main() -> None:
             replicate(
                 spark,
                 store=store,
-                target="{table}",
-                format="jdbc",
-                url="jdbc:postgresql://db/x",
+                target="lake.{database}.{table}",
+                format="iceberg",
                 checkpoint=folder,
-                subscription="jdbc",
+                subscription="iceberg",
             )
         except ValueError as error:
-            found["jdbc"] = str(error)
+            found["iceberg"] = str(error)
+        database = {"target": f"sqlite:{folder}/copies.db", "subscription": "database", "checkpoint": f"{folder}/database"}
+        replicate(spark, store=store, **database, trigger={"availableNow": True}).awaitTermination(120)
         target = f"{folder}/{{database}}/{{table}}"
         for _ in range(2):  # the second run has nothing to do
             replicate(spark, store=store, target=target, trigger={"availableNow": True}).awaitTermination(120)

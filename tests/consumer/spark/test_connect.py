@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -34,12 +36,14 @@ def test_a_session_of_spark_connect(store: EventStore, store_name: str, binlog: 
             os.killpg(client.pid, signal.SIGKILL)  # the server is of its group
     found = json.loads(output)
     log_text = (tmp_path / "log").read_text(errors="replace")[-4000:]
-    assert set(found) == {"stream", "batch", "jdbc"}, log_text
+    assert set(found) == {"stream", "batch", "iceberg"}, log_text
     assert sorted(filter(None, found["stream"])) == [1, 2, 3], log_text  # a deleted row has no `after`
     assert found["batch"] == 4
-    assert "driver's JVM" in found["jdbc"]
+    assert "driver's JVM" in found["iceberg"]
+    with closing(sqlite3.connect(tmp_path / "copies.db")) as file:
+        assert file.execute("SELECT id FROM orders ORDER BY id").fetchall() == [(1,), (3,)]
     copy = DeltaTable(str(tmp_path / "shop" / "orders"))
     assert sorted(copy.to_pyarrow_table().column("id").to_pylist()) == [1, 3]
     query = json.loads((tmp_path / "_checkpoint" / "metadata").read_text())["id"]
     assert copy.transaction_version(query) is not None, "the copy does not know its query"
-    assert sorted(one.name for one in store.subscriptions()) == ["holder", "replicate", "stream"]
+    assert sorted(one.name for one in store.subscriptions()) == ["database", "holder", "replicate", "stream"]

@@ -22,8 +22,7 @@ import pytest
 from deltalake import DeltaTable
 
 from shmstore import EventStore, StoreNotFound
-from shmstore.consumer.spark.replicate.jdbc_connection import DRIVERS
-from tests.consumer.spark.copies import copies
+from tests.consumer.copies.databases.servers import copies
 from tests.servers.server import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
@@ -403,13 +402,12 @@ def test_copies_that_executors_begin_equal_select_after_kills(
 def test_copies_in_a_database_equal_select_after_kills(
     mariadb: Server, database: str, store_name: str, tmp_path: Path, seed: int
 ) -> None:
-    """The same into another database of a server, through JDBC: the driver's package is Spark's to fetch."""
+    """The same into another database of a server."""
     account = tmp_path / "password"
-    with copies("mariadb", mariadb, f"{database}_copy") as target:
-        account.write_text(target.account["password"] + "\n")
-        package = DRIVERS["mariadb"][1]
-        words = f"--format jdbc --url {target.url} --user {target.account['user']} --password-file {account} --packages {package}"
-        where = f"--target {target.schema}.{{table}} --checkpoint {tmp_path}/checkpoint"
+    with copies("mariadb", mariadb, f"{database}_copy", tmp_path) as target:
+        account.write_text(target.password + "\n")
+        words = f"--target {target.address} --password-file {account}"
+        where = f"--checkpoint {tmp_path}/checkpoint"
         with mariadb.connect(database=database) as connection, connection.cursor() as cursor:
             chain = Chain(mariadb, database, store_name, tmp_path, driver(store_name, database, f"{words} {where}"))
             for sql in TABLES.values():

@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from shmstore.consumer.spark.replicate.jdbc_connection import DRIVERS
 from tests.consumer.spark.comparison import selected, texts, types_of
 from tests.consumer.spark.replicate.iceberg_cases import RUNTIME
 from tests.consumer.spark.test_endtoend import TABLES, Chain, Load
@@ -46,10 +45,9 @@ class Targets:
     @property
     def settings(self) -> dict[str, str]:
         """What the session needs for them."""
-        wanted = [DRIVERS["postgresql"][1], *[RUNTIME] * ("iceberg" in self.names)]
-        name = f"spark-kills-{len(wanted)}"
+        iceberg = sorted(jars("spark-kills-iceberg", RUNTIME).glob("*.jar")) if "iceberg" in self.names else []
         return {
-            "spark.jars": ",".join(map(str, sorted(jars(name, *wanted).glob("*.jar")))),
+            "spark.jars": ",".join(map(str, iceberg)),
             "spark.driver.memory": "1g",
             "spark.executor.memory": "512m",
             "spark.ui.enabled": "false",
@@ -60,11 +58,10 @@ class Targets:
 
     def given(self) -> dict[str, dict[str, Any]]:
         """What `replicate` is given of each."""
-        account = {"user": self.postgres.user, "password": self.postgres.password}
         found: dict[str, dict[str, Any]] = {
             "delta": {"target": f"{self.folder}/delta/{{database}}/{{table}}"},
             "parquet": {"format": "parquet", "target": f"{self.folder}/parquet/{{database}}/{{table}}"},
-            "postgresql": {"format": "jdbc", "target": "lake.{table}", "url": self.postgres.url, "properties": account},
+            "postgresql": {"target": f"{self.postgres.url}#lake.{{table}}", "password": self.postgres.password},
             "iceberg": {"format": "iceberg", "target": "lake.{database}.{table}"},
         }
         return {name: {**found[name], "checkpoint": f"{self.folder}/checkpoints/{name}"} for name in self.names}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, localcontext
 from pathlib import Path
@@ -15,11 +16,12 @@ import pytest
 from deltalake import DeltaTable
 
 from shmstore import EntryType, EventStore
+from shmstore.consumer.copies.reading.databases import postgresql, sqlite
 from shmstore.consumer.spark import read_table
 from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.replicate.replicate import Replication
 from shmstore.producer import ServerTables, Settings
-from tests.consumer.spark.copies import Copies, copies, text
+from tests.consumer.copies.databases.servers import Copies, copies, text
 from tests.servers.server import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
@@ -139,13 +141,12 @@ def test_every_type(spark: Any, any_server: Server, database: str, store_name: s
         cursor.execute(select.format(database))
         selected = list(cursor.fetchall())
     for kind in (any_server.flavor, "postgresql"):
-        with copies(kind, any_server, f"{database}_copy") as target:
-            made = Replication(
-                SourceOptions.parse({"store": store_name}), f"{database}_copy.{{table}}", "jdbc", database=target.connect(spark)
-            )
+        with copies(kind, any_server, f"{database}_copy", tmp_path) as target:
+            made = Replication(SourceOptions.parse({"store": store_name}), target.address, password=target.password)
             made.apply(payloads, "q", 0)
             if kind == "postgresql":
                 _check_postgres(types, target, selected)
+                _check_sqlite(payloads, made, target, tmp_path)
             else:
                 assert target.query(select.format(f"{database}_copy")) == selected
 
@@ -195,6 +196,22 @@ def _check_postgres(types: Any, target: Copies, selected: Any) -> None:
                 )
     assert list(rows[2][1:]) == [None] * len(types)
     assert len(selected) == len(rows)
+
+
+def _check_sqlite(payloads: list[bytes], made: Replication, target: Copies, folder: Path) -> None:
+    """Values in SQLite, as an event has them, are those in PostgreSQL."""
+    (copy,) = made._copies.values()
+    schema = copy.target._fitted  # type: ignore[attr-defined]
+    with copies("sqlite", None, "", folder) as file:
+        held = Replication(made._options, file.address)
+        held.apply(payloads, "q", 0)
+        with (
+            closing(sqlite(file.server, "t")) as one,
+            closing(postgresql(target.url, f"{target.schema}.t", target.password)) as other,
+        ):
+            found, wanted = ([row for rows in each.rows(schema) for row in rows] for each in (one, other))
+    assert sorted(found) == sorted(wanted)
+    assert len(found) == 3
 
 
 def _await_rows(name: str, rows: int, producer: subprocess.Popen[bytes]) -> None:

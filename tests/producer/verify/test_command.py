@@ -133,7 +133,7 @@ def test_repair_asks_for_the_rows_of_what_differs(
             (),
             "say which subscription feeds the copies (--subscription; the store has none), or that none does any more (--at-rest)",
         ),
-        (("--copy", "dleta:/lake/{table}"), "'dleta:/lake/{table}' says not where copies are: give delta:PATH or URL"),
+        (("--copy", "dleta:/lake/{table}"), "'dleta:/lake/{table}' is not a copy location: give delta:PATH or URL"),
         (("--copy", "delta:/lake"), "'delta:/lake' names one place for all copies: put {table} into it"),
         (("--copy", "mysql:db1"), "'mysql:db1' names no server: give mysql://USER@HOST:PORT"),
         (("--copy", "mysql://db1#t"), "#t names a table without its database"),
@@ -187,4 +187,17 @@ def test_addresses() -> None:
     assert parse("postgresql://me@host:5432/db#{database}.{table}").of("shop", "orders") == (
         *("postgresql", "postgresql://me@host:5432/db", "shop.orders"),
     )
-    assert parse("mariadb://me@host:3306").of("shop", "orders") == ("mariadb", "me@host:3306", "shop.orders")
+    assert parse("mariadb://me@host:3306").of("shop", "orders") == ("mariadb", "mariadb://me@host:3306", "shop.orders")
+    assert parse("mysql://me@host/copies?tls=required#x_{table}").of("shop", "orders") == (
+        *("mysql", "mysql://me@host/copies?tls=required", "copies.x_orders"),
+    )
+    assert parse("mysql://me@host/copies").name == "copies.{table}"
+    for wrong in (
+        "mysql://me:s3cret@host:x",
+        "mysql://me:s3cret@host?tsl=required",
+        "mysql://me:s3cret@host#t",
+        "mysq://me:s3cret@h",
+    ):
+        with pytest.raises(ValueError, match=r"copy location|the URL of the database|names a table") as caught:
+            parse(wrong)
+        assert "s3cret" not in str(caught.value)

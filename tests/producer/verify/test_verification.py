@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from shmstore import Consumer, EventType, StoreError
-from shmstore.consumer.copies.change_reduction import columns_of
+from shmstore.consumer.copies.change_reduction import Merge, columns_of
+from shmstore.consumer.copies.databases.target import database_target
 from shmstore.consumer.copies.reading.arrow_copies import delta, iceberg, parquet
 from shmstore.consumer.copies.reading.called import CalledCopy
 from shmstore.consumer.copies.reading.databases import postgresql, sqlite
-from shmstore.consumer.spark.replicate.sql_dialect import SqlDialect
 from shmstore.errors import CopyUnreadable
 from shmstore.event import Column, TableSchema
 from shmstore.producer.verify import source_rows
@@ -267,15 +267,15 @@ def near(value: Any) -> Any:
 def test_a_copy_in_postgresql(mariadb: Server, database: str, tmp_path: Path) -> None:
     """The types that replicate gives a copy there, every value equal; then one digit off, NULL for an empty text, a row missing."""
     with start_postgres() as postgres, typed(mariadb, database, tmp_path) as (run, copied):
-        dialect, schema = SqlDialect("postgresql"), copied["schema"]
-        columns = [f'"{column.name}" {dialect.type_of(column, key=False, columns=16)}' for column in schema.columns]
+        schema = copied["schema"]
+        rows = columns_of(schema, _as_stored(schema, copied["rows"]), "error")
+        keys = tuple([schema.names[i] for i in schema.primary_key])
         url = f"postgresql://{postgres.user}@127.0.0.1:{postgres.port}/postgres"
         with psycopg.connect(url, password=postgres.password, autocommit=True) as connection:
-            connection.execute("SET TIME ZONE 'UTC'")
-            connection.execute(f"CREATE TABLE copied ({', '.join(columns)})".encode())
-            with connection.cursor() as cursor, cursor.copy("COPY copied FROM STDIN") as lines:
-                for line in dialect.rows(columns_of(schema, _as_stored(schema, copied["rows"]), "error")):
-                    lines.write(line + "\n")
+            target = database_target(url, postgres.password)
+            with target.transaction():
+                target.table("copied", "t").commit(Merge(keys, rows, rows.select(list(keys)).slice(0, 0), schema), {})
+            target.close()
             copies = lambda *_: postgresql(url, "copied", postgres.password)  # noqa: E731
             found = verified(run, copies, database)
             assert found.equal, found
@@ -458,6 +458,7 @@ def test_what_cannot_be_compared_says_why(mariadb: Server, database: str, tmp_pa
 KILLED = """
 import json, os, sys
 from shmstore import producer
+from shmstore.consumer.copies.databases.target import database_target
 from shmstore.consumer.copies.reading.arrow_copies import parquet
 from shmstore.producer.verify import source_rows
 from shmstore.producer.verify.verification import Verification

@@ -15,7 +15,6 @@ from shmstore.consumer.copies import copy as copies
 from shmstore.consumer.spark import replicate, session_settings
 from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.replicate.iceberg import MARKS
-from shmstore.consumer.spark.replicate.jdbc_connection import DRIVERS
 from shmstore.consumer.spark.replicate.replicate import Replication
 from shmstore.encoding.codec import encode
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
@@ -25,6 +24,7 @@ from tests.servers.iceberg_rest import iceberg_rest
 from tests.servers.maven import jars
 from tests.servers.postgres import start_postgres
 
+POSTGRESQL = "org.postgresql:postgresql:42.7.8"
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0"
 CATALOGS = ("lake", "rest", "jdbc")
 _numbers = itertools.count(1)
@@ -35,7 +35,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A Spark with Iceberg's runtime, and three catalogs: `lake` in a folder, `rest` behind a REST server, `jdbc` in a PostgreSQL."""
     from pyspark.sql import SparkSession
 
-    found = jars("iceberg-spark-4.0-1.11.0-postgresql", RUNTIME, DRIVERS["postgresql"][1]).glob("*.jar")
+    found = jars("iceberg-spark-4.0-1.11.0-postgresql", RUNTIME, POSTGRESQL).glob("*.jar")
     folders = {name: tmp_path_factory.mktemp(name) for name in CATALOGS}
     with start_postgres() as postgres, iceberg_rest(folders["rest"]) as url:
         catalogs = {
@@ -43,7 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             "rest": {"type": "rest", "uri": url},
             "jdbc": {
                 "type": "jdbc",
-                "uri": postgres.url,
+                "uri": f"jdbc:postgresql://127.0.0.1:{postgres.port}/postgres",
                 "jdbc.user": postgres.user,
                 "jdbc.password": postgres.password,
                 "warehouse": str(folders["jdbc"]),
@@ -265,7 +265,7 @@ def test_the_first_start_on_an_empty_catalog(kind: str, tmp_path: Path, state: P
 
     name, folder = f"iceberg-{next(_numbers)}", tmp_path / "rest"
     folder.mkdir()
-    found = jars("iceberg-spark-4.0-1.11.0-postgresql", RUNTIME, DRIVERS["postgresql"][1]).glob("*.jar")
+    found = jars("iceberg-spark-4.0-1.11.0-postgresql", RUNTIME, POSTGRESQL).glob("*.jar")
     with EventStore.create(name) as store, iceberg_rest(folder) as url:
         store.put(Binlog().insert(order_row(1), order_row(2)))
         given = {"type": kind, **({"uri": url} if kind == "rest" else {"warehouse": f"{tmp_path}/not/there"})}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -22,8 +23,8 @@ from shmstore.consumer.copies import copy as copies_
 from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.replicate.replicate import Replication
 from shmstore.home.snapshots import request_snapshot, snapshot_status, snapshot_waits
+from tests.consumer.copies.databases.servers import Copies, copies
 from tests.consumer.spark.comparison import selected, texts, types_of
-from tests.consumer.spark.copies import Copies, copies
 from tests.producer.running import running, wait_for_position
 from tests.servers.server import Server
 
@@ -310,7 +311,7 @@ class Follower:
             }
         )
         if self.copies is not None:
-            return Replication(options, f"{self.copies.schema}.{{table}}", "jdbc", database=self.copies.connect(self.spark))
+            return Replication(options, self.copies.address, password=self.copies.password)
         if self.format == "iceberg":
             return Replication(options, "lake.{database}.{table}", "iceberg", session=self.spark)
         return Replication(options, f"{self.folder}/{self.format}/{{database}}/{{table}}", self.format)
@@ -339,13 +340,7 @@ class Follower:
 
     def read(self, database: str, table: str, types: dict[str, str]) -> tuple[set[str], list[tuple[str, ...]]]:
         if self.copies is not None:
-            schema = self.copies.schema
-            found = self.copies.query(
-                f"SELECT column_name FROM information_schema.columns WHERE table_schema = '{schema}' AND table_name = '{table}' ORDER BY 1"
-            )
-            names = sorted(row[0] for row in found)
-            columns = ", ".join(f'"{name.replace(chr(34), chr(34) * 2)}"' for name in names)
-            rows = self.copies.query(f"SELECT {columns} FROM {schema}.{table}")
+            names, rows = self.copies.held(table, types)
         else:
             path = self.replication.path(database, table)
             held = self.held(path)
@@ -449,7 +444,7 @@ def lake(
     tmp_path: Path,
     choose: random.Random,
     formats: list[str],
-    target: Copies | None,
+    targets: Mapping[str, Copies],
     spark: Any,
 ) -> Iterator[Lake]:
     with server.connect() as connection, connection.cursor() as cursor:
@@ -458,9 +453,7 @@ def lake(
     options = {"state": str(tmp_path / "state"), "include": (f"{database}.*",), "snapshot_chunk": 7}
     try:
         with running(server, **options) as run, EventStore.attach(run.settings.store) as store:
-            followers = [
-                Follower(run, tmp_path, format, choose, target if format == "postgresql" else None, spark) for format in formats
-            ]
+            followers = [Follower(run, tmp_path, format, choose, targets.get(format), spark) for format in formats]
             made = Lake(run, store, server, author, followers)
             yield made
             made.subscription.close()
@@ -472,11 +465,11 @@ def lake(
 
 def check(
     server: Server, kind: str, database: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, formats: list[str], alters: int,
-    target: Copies | None = None, spark: Any = None,
+    targets: Mapping[str, Copies] = MappingProxyType({}), spark: Any = None,
 ) -> None:  # fmt: skip
     """So many random DDLs."""
     choose = random.Random(seed)
-    with lake(server, kind, database, tmp_path, choose, formats, target, spark) as made, killing(choose, monkeypatch):
+    with lake(server, kind, database, tmp_path, choose, formats, targets, spark) as made, killing(choose, monkeypatch):
         author, rested = made.author, 0
         for number in range(6):
             author.create(f"t{number}")
@@ -586,7 +579,7 @@ def test_each_form_of_alter(request: pytest.FixtureRequest, kind: str, tmp_path:
     """A table for each form, whose rows the copies have when its ALTER comes, with or without changes behind it in the same batch."""
     server, forms = request.getfixturevalue(kind), FORMS + ONLY_MARIADB * (kind == "mariadb")
     formats = ["delta", "parquet"] if rows_between else [{"mariadb": "parquet", "mysql": "delta"}[kind]]
-    with lake(server, kind, f"forms_{kind}", tmp_path, random.Random(1), formats, None, None) as made:
+    with lake(server, kind, f"forms_{kind}", tmp_path, random.Random(1), formats, {}, None) as made:
         author = made.author
         for follower in made.followers:
             follower.restarts = 0.0
@@ -628,16 +621,34 @@ def test_copies_equal_select_after_random_alters(
 
 
 @pytest.mark.server
-@pytest.mark.spark
+def test_copies_in_databases_equal_select_after_random_alters(
+    mariadb: Server, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same in databases."""
+    kinds = ["postgresql", "sqlite"]
+    with databases(kinds, mariadb, tmp_path) as targets:
+        check(mariadb, "mariadb", "alters_databases", tmp_path, seed, monkeypatch, kinds, 12, targets)
+
+
+@contextmanager
+def databases(kinds: Sequence[str], server: Server, folder: Path) -> Iterator[dict[str, Copies]]:
+    """Targets of these kinds; that of the server's own is on it."""
+    with ExitStack() as stack:
+        yield {kind: stack.enter_context(copies(kind, server, "lake", folder)) for kind in kinds}
+
+
+@pytest.mark.server
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", ["mariadb", "mysql"])
-def test_hundreds_of_random_alters_also_in_postgresql(
-    request: pytest.FixtureRequest, kind: str, tmp_path: Path, spark: Any, seed: int, monkeypatch: pytest.MonkeyPatch
+def test_hundreds_of_random_alters_also_in_databases(
+    request: pytest.FixtureRequest, kind: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same, for long, and in a database as well: 60 DDLs a round, `SHMSTORE_TEST_ALTERS` in all (default 600)."""
+    """The same, for long, and in databases as well: 60 DDLs a round, `SHMSTORE_TEST_ALTERS` in all (default 600)."""
     server = request.getfixturevalue(kind)
     for number in range(int(os.environ.get("SHMSTORE_TEST_ALTERS", "600")) // 60):
-        with copies("postgresql", None, "lake") as target:
-            formats, folder = ["delta", "parquet", "postgresql"], tmp_path / str(number)
-            check(server, kind, f"alters_{kind}_{number}", folder, seed + number, monkeypatch, formats, 60, target, spark)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with databases(["postgresql", "sqlite", kind], server, folder) as targets:
+            formats = ["delta", "parquet", *targets]
+            check(server, kind, f"alters_{kind}_{number}", folder, seed + number, monkeypatch, formats, 60, targets)
