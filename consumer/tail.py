@@ -27,7 +27,7 @@ class Peek:
 
     Behind the ring it continues in the store's log. What the log keeps no longer, or without a log the ring, is left out: it continues at
     the oldest event that is kept and reports to `missed` how many are gone; without `missed` iterating raises `PositionNotFound`. A store with
-    a log that was removed meanwhile is put together again.
+    a log that was removed meanwhile is restored.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Peek:
         self._next = last + 1
 
     def _attach_again(self) -> None:
-        """Attach to the store as it was put together again from its home. Raises `StoreClosed` where that is gone, or another's."""
+        """Attach to the store as it was restored from its home. Raises `StoreClosed` where that is gone, or another's."""
         store = self._store.attach_again(same=True)
         if self._own is not None:
             self._own.close()

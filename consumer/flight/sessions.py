@@ -124,7 +124,7 @@ class FlightSession:
         return {"acked": list(self.subscription.ack_cursor), "got": list(self.subscription.get_cursor)}
 
     def reattached(self, call: Callable[[bool], Any]) -> Any:
-        """Return what `call` returns, called again (True) where the store was removed and put together again from its log."""
+        """Return what `call` returns, called again (True) where the store was removed and restored from its log."""
         try:
             return call(False)
         except StoreClosed as closed:
@@ -180,7 +180,7 @@ class FlightSessions:
                 session.renew(place)
                 return session, False
             self._starting.add(id)
-        # Without the lock: a store that is put together again takes its time, and other clients have none to lose.
+        # Without the lock: a store that is restored takes its time, and other clients have none to lose.
         made: FlightSession | None = None
         try:
             made = FlightSession(self._consumer(request, store, name, place), store, lease, place)

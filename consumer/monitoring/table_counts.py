@@ -3,7 +3,7 @@
 Plan. What a slot says of an event (its kind, rows, size and time) is not told by table; the table is in the payload, and whoever reads
 that needs no subscription. So the process that shows the figures follows its stores, like `tail` without one, in a thread, twice a second,
 and behind the ring in the log. The counts are its own: they begin when it does, as a counter of Prometheus may, and rise from there on,
-over a store that was put together again or recreated, too.
+over a store that was restored or recreated, too.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TableCounts:
         """
         if store.epoch != self._epoch:
             self._epoch, self._next = store.epoch, store.oldest
-        self._next = min(self._next, store.newest + 1)  # put together again, without what was in memory alone
+        self._next = min(self._next, store.newest + 1)  # restored, without what was in memory alone
         weight = 1.0
         if most is not None and (new := store.newest + 1 - self._next) > most:
             weight, first = new / most, self._next

@@ -17,7 +17,7 @@ from shmstore.start_position import Start
 class RemoteStore:
     """A store of a server of Arrow Flight. Make one with `attach`."""
 
-    lost = False  # the server finds one that was put together again
+    lost = False  # the server finds one that was restored
 
     def __init__(self, address: StoreAddress) -> None:
         self.name = address.store

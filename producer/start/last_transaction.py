@@ -36,10 +36,7 @@ class LastTransaction(NamedTuple):
         """Return its events; None where some are gone, or they have more than `limit_bytes`."""
         if self.first is None or int(self.store.slots(self.first, self.last)["size"].sum(dtype=np.int64)) > limit_bytes:
             return None
-        events: list[Event] = []
-        while (sequence := self.first + len(events)) <= self.last:
-            events += self.store.peek(sequence, limit_events=self.last - sequence + 1)
-        return events
+        return [event for batch in self.store.read(self.first, self.last) for event in batch]
 
 
 def last_transaction(store: EventStore, source: str = "", until: Position | None = None) -> LastTransaction | None:

@@ -34,23 +34,21 @@ class ChangedRows:
 
     def follow(self) -> None:
         """Read what has come. Raises `StoreError` where it is not kept any more, `Disturbed`."""
-        newest = self._view.newest
-        while self._next <= newest:
-            try:
-                batch = self._view.peek(self._next, limit_events=min(BATCH_EVENTS, newest - self._next + 1))
-            except PositionNotFound as error:
-                raise StoreError(
-                    f"store {self._view.name!r} does not keep event {self._next} any more, so what changed meanwhile is not known: "
-                    "give its log more room (--log-size, --log-keep), or verify when less is written"
-                ) from error
-            self._window.note(bytes(batch.raw), batch.slots)
-            for payload, entry in zip(batch.payloads(), batch.slots["entry"].tolist(), strict=True):
-                if entry == int(EntryType.DDL):
-                    event = decode(payload)
-                    mode = SqlMode.named(event.props.get("sql_mode", ""))
-                    default = event.props.get("default_database", event.database)
-                    self._window.altered(classify(event.sql, default, mode), event.database)
-            self._next += len(batch)
+        try:
+            for batch in self._view.read(self._next, self._view.newest, limit_events=BATCH_EVENTS):
+                self._window.note(bytes(batch.raw), batch.slots)
+                for payload, entry in zip(batch.payloads(), batch.slots["entry"].tolist(), strict=True):
+                    if entry == int(EntryType.DDL):
+                        event = decode(payload)
+                        mode = SqlMode.named(event.props.get("sql_mode", ""))
+                        default = event.props.get("default_database", event.database)
+                        self._window.altered(classify(event.sql, default, mode), event.database)
+                self._next = batch.last + 1
+        except PositionNotFound as error:
+            raise StoreError(
+                f"store {self._view.name!r} does not keep event {self._next} any more, so what changed meanwhile is not known: "
+                "give its log more room (--log-size, --log-keep), or verify when less is written"
+            ) from error
         if self._window.broken(self._segment):
             raise Disturbed
 

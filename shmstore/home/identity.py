@@ -85,5 +85,5 @@ def note_start(home: Home, start: Position) -> None:
 
 
 def resize(home: Home, options: CreateOptions) -> None:
-    """Write down what the store is to have from when it is put together next. Raises `StoreError`."""
+    """Write down what the store is to have from when it is restored next. Raises `StoreError`."""
     write(home, read(home)._replace(options=options))

@@ -58,7 +58,7 @@ class Slots:
         copy = self._copied(first, last)
         if copy is None:
             return self.run(first, last)  # it has left the ring
-        if self._files is not None and not copy["size"].all():  # the ring that was put together again lacks what is damaged
+        if self._files is not None and not copy["size"].all():  # the ring that was restored lacks what is damaged
             known = int(np.argmin(copy["size"]))
             return SlotRun(first, first + known - 1, copy[:known]) if known else self._logged(first, last)
         return SlotRun(first, last, copy)

@@ -81,7 +81,7 @@ class SlotFlag(IntFlag):
 
 class StoreState(IntEnum):
     """Life of a segment. REMOVED tells those still attached that somebody removed the store, UNLINKED that the file is not there any more,
-    by whatever hand: a store with a log is put together again then."""
+    by whatever hand: a store with a log is restored then."""
 
     LIVE = 1
     REMOVED = 2

@@ -184,7 +184,7 @@ class Segment:
 
     @property
     def replaced(self) -> bool:
-        """True where another segment has the name: the store was made again, or put together again."""
+        """True where another segment has the name: the store was created again, or restored."""
         return self._named() is False and os.path.lexists(self.where)
 
     def _named(self) -> bool | None:

@@ -139,7 +139,7 @@ class EventStore(StoreView):
         state: str | os.PathLike[str] | None = None,
         restore: bool = True,
     ) -> Self:
-        """Attach to a store by name; one that has a log and is not in memory, after a reboot, is put together again from its home,
+        """Attach to a store by name; one that has a log and is not in memory, after a reboot, is restored from its home,
         unless `restore` is False.
 
         `state` is the directory of that home. Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where rights are missing.
@@ -471,7 +471,7 @@ class EventStore(StoreView):
     ) -> bool:
         """Change the sizes of a store with a log, durably; None leaves one as it is. Return whether all of them hold already.
 
-        Those of the log do at once. The ring keeps its own until the store is put together again from its home: after a reboot, or with
+        Those of the log do at once. The ring keeps its own until the store is restored from its home: after a reboot, or with
         `unlink` and `attach` once nobody uses it (`in_use`). Raises `StoreError` for a store without a log, or where the memory would not
         be there; `ValueError` as `create`.
         """

@@ -516,7 +516,7 @@ class Subscription:
             self._write_durable(self._reader.ack)
             return
         self._saved = saved
-        if self._reader.ack < saved <= self._words[PUT]:  # its last owner wrote it after the store was put together again
+        if self._reader.ack < saved <= self._words[PUT]:  # its last owner wrote it after the store was restored
             self._go_to(saved)
 
     def _write_durable(self, sequence: int, timeout: float = CLOSING, *, forward: bool = True) -> None:
@@ -540,14 +540,14 @@ class Subscription:
     def may_write(self) -> bool:
         """Return True while the subscription is this reader's, so that it may write into the home what is the reader's: see `Home.replace`.
 
-        It owns the role, in a segment that no other has taken the place of. One whose memory was taken away, and not put together again
+        It owns the role, in a segment that no other has taken the place of. One whose memory was taken away, and not restored
         yet, still owns it: who restores the store locks the home, reads the ack, and makes the new segment before it unlocks. An eviction is
         written down as such, which its reader must not undo. Raises `StoreClosed`, `SubscriptionLost`.
         """
         if not self._owner.held or self._segment.replaced:
             raise StoreClosed(
-                f"subscription {self.name!r} is not this reader's any more: store {self.store.name!r} was made again, or put together "
-                "again, and what was acked here since is not written down; attach again"
+                f"subscription {self.name!r} is not this reader's any more: store {self.store.name!r} was created again, or restored, "
+                "and what was acked here since is not written down; attach again"
             )
         if self._has_log and self._words[STATE_OF[self.entry]] != ACTIVE:
             self._check_state()

@@ -49,7 +49,7 @@ class StoreView:
         state: str | os.PathLike[str] | None = None,
         restore: bool = True,
     ) -> Self:
-        """Look at a store by name; one that has a log and is not in memory is put together again from its home, in the directory `state`,
+        """Look at a store by name; one that has a log and is not in memory is restored from its home, in the directory `state`,
         unless `restore` is False: then it is not found, as for whoever looks at all stores every few seconds.
 
         Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where the right to read is missing.
@@ -59,7 +59,7 @@ class StoreView:
     def attach_again(self, *, restore: bool = True, same: bool = False) -> Self:
         """Attach to the store that has this one's name now, where that was `lost`; this object stays as it is, and may be closed already.
 
-        One that has a log is put together again from its home, unless `restore` is False. Another `epoch` says that it was created again,
+        One that has a log is restored from its home, unless `restore` is False. Another `epoch` says that it was created again,
         which with `same` is an error: `StoreClosed`. Raises as `attach`; `retried` tries again for a while.
         """
         store = type(self).attach(self.name, path=self.segment.path, state=self.home.state, restore=restore)
@@ -157,7 +157,7 @@ class StoreView:
 
     @property
     def lost(self) -> bool:
-        """True where its memory was removed, by whomever. A store with a log is put together again by whoever attaches next."""
+        """True where its memory was removed, by whomever. A store with a log is restored by whoever attaches next."""
         return self.segment.removed or not self.segment.linked
 
     @property
@@ -212,7 +212,7 @@ class StoreView:
             except PositionNotFound:
                 if gone is None or first > self.newest:
                     raise
-                behind = max(first, self.oldest - 1)  # one at least: it may be there again, put together from what the disk has
+                behind = max(first, self.oldest - 1)  # one at least: it may be there again, restored from what the disk has
                 behind = behind if last is None else min(behind, last)
                 gone(first, behind)
                 first = behind + 1

@@ -238,7 +238,7 @@ def test_a_loop_that_ends_with_its_event_loop(store: EventStore, reach: Reach) -
 
 
 def test_a_store_that_is_removed(store_name: str, reach: Reach) -> None:
-    """In a store that was removed and put together again from its home the loop continues, as the plain one does."""
+    """In a store that was removed and restored from its home the loop continues, as the plain one does."""
     with EventStore.create(store_name, capacity=64) as store:
         store.put(transaction(0))
 

@@ -140,8 +140,8 @@ def read_store(store: EventStore, first: int, last: int, *, fails: bool = True) 
 def attached(events: Range, *, restore: bool = True) -> EventStore:
     """Return the store, attached once in each worker process. Raises `StoreNotFound`, or `PositionNotFound` in another epoch.
 
-    It is put together again from its home where the memory that the range was planned in is seen, and nowhere else: a container may share
-    the home with the store's host, and not the memory. Without `restore` it is not put together again at all.
+    It is restored from its home where the memory that the range was planned in is seen, and nowhere else: a container may share
+    the home with the store's host, and not the memory. Without `restore` it is not restored at all.
     """
     key = (events.store, events.path)
     store = _attached.get(key)

@@ -152,7 +152,7 @@ class StreamReader(DataSourceStreamReader):
         return record_batches(partition.chunks(), self._decoder, partition.sources)  # type: ignore[attr-defined]
 
     def _again(self, call: Callable[[], Answer]) -> Answer:
-        """Return what `call` returns, called again where its store was removed meanwhile: it then finds it put together again.
+        """Return what `call` returns, called again where its store was removed meanwhile: it then finds it restored.
 
         So it is with failOnDataLoss=false where events went, or the subscription was evicted, while it ran: it then begins at the oldest event.
         """

@@ -60,7 +60,7 @@ class SubscriptionOwner:
 
     @property
     def store(self) -> EventStore:
-        """The store, attached. One that was removed is put together again from its home, or waited for: `storeTimeout`. Raises `StoreNotFound`."""
+        """The store, attached. One that was removed is restored from its home, or waited for: `storeTimeout`. Raises `StoreNotFound`."""
         before = self._store
         if before is not None and before.lost:
             self.leave()

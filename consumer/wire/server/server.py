@@ -361,7 +361,7 @@ class CanalServer:
             await asyncio.sleep(0)
 
     async def _get_again(self, socket: ClientSocket, shared: SharedSession, request: Get) -> tuple[bytes, float]:
-        """`_get`, and once more where the store has a log and was removed meanwhile: it is put together again from its home."""
+        """`_get`, and once more where the store has a log and was removed meanwhile: it is restored from its home."""
         session = shared.session
         try:
             return await self._get(socket, shared, request)

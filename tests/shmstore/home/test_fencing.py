@@ -331,7 +331,7 @@ MODULES = ("home/acks.py", "home/home.py", "shmstore/atomic_file.py", "store/sub
 
 
 def test_the_next_owner_comes_at_any_line(name: str) -> None:
-    """Wherever an owner whose memory was taken away is in its last write, when the store is put together again and read on by another: what that
+    """Wherever an owner whose memory was taken away is in its last write, when the store is restored and read on by another: what that
     one writes stays, forward and back, and the first either wrote before it, or hears that it may not."""
     k, seen = 1, set()
     while True:

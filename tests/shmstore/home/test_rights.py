@@ -134,7 +134,7 @@ def test_a_reader_of_the_group_with_umask_077(user: Users, shared: str) -> None:
 
 @as_root
 def test_an_ack_that_cannot_be_read(user: Users, shared: str) -> None:
-    """It concerns its subscription: the store is put together again, the producer puts, others read on, and that one holds all that there is."""
+    """It concerns its subscription: the store is restored, the producer puts, others read on, and that one holds all that there is."""
     path = acked_by_a_member(user, shared)
     path.chmod(0o600)
     os.unlink(f"/dev/shm/shmstore.{shared}")

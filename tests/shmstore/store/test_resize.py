@@ -1,4 +1,4 @@
-"""Other sizes for a store that is there: the log's at once, the ring's when it is put together again; nothing is lost either way."""
+"""Other sizes for a store that is there: the log's at once, the ring's when it is restored; nothing is lost either way."""
 
 from __future__ import annotations
 

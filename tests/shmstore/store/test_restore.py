@@ -316,7 +316,7 @@ def test_options_of_a_log_are_checked(name: str) -> None:
 
 
 def test_a_store_in_a_file_is_found_through_its_home(name: str, tmp_path: Path) -> None:
-    """The home knows where the memory is: by its name alone the store is found, and put together again at the same place."""
+    """The home knows where the memory is: by its name alone the store is found, and restored at the same place."""
     file = tmp_path / "ring"
     with EventStore.create(name, capacity=16, path=file) as store:
         store.put(b"one")
@@ -331,7 +331,7 @@ def test_a_store_in_a_file_is_found_through_its_home(name: str, tmp_path: Path) 
 
 
 def test_who_attaches_while_a_store_is_made_waits_for_it(name: str) -> None:
-    """A home that is there before its memory is no store to put together again: creator and attacher get the same one, every time."""
+    """A home that is there before its memory is no store to restore: creator and attacher get the same one, every time."""
     for _ in range(20):
         found: list[int] = []
 

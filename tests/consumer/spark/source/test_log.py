@@ -188,7 +188,7 @@ def test_offsets_are_on_disk(
 
 
 def test_a_reader_whose_store_is_removed(store: EventStore, binlog: Binlog, reader: Callable[..., StreamReader]) -> None:
-    """The process of a query goes on over a store that is put together again, at its sequences, also the server for other hosts."""
+    """The process of a query goes on over a store that is restored, at its sequences, also the server for other hosts."""
     put(store, binlog, range(30))
     query = reader(transport="network")
     first = query.plan(query.initialOffset(), BatchLimit(10))
@@ -311,7 +311,7 @@ def test_a_stopped_query_goes_on_after_reboots(make: Make, store: EventStore, bi
 
 @pytest.mark.spark
 def test_a_running_query_outlives_the_segment(make: Make, store: EventStore, binlog: Binlog, home: str) -> None:
-    """A query whose store's memory is removed while it runs goes on in the one that is put together again."""
+    """A query whose store's memory is removed while it runs goes on in the one that is restored."""
     query = make().start()
     put_slowly(store, [binlog.insert(order_row(n)) for n in range(50)]).join(30)
     query.await_rows(50)
