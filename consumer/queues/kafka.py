@@ -80,7 +80,7 @@ class Kafka:
         settings: Mapping[str, str | int | float | bool] | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._brokers, self._reader, self._exactly_once, self._progress = brokers, reader, exactly_once, progress_topic
+        self._brokers, self._reader, self.exactly_once, self._progress = brokers, reader, exactly_once, progress_topic
         self._new = partitions, replication
         self._create, self._stopped = create, stopped
         given = dict(settings or {})
@@ -128,7 +128,7 @@ class Kafka:
         self._counts.clear()
         producer = self._producer = Producer(self._settings)
         self._admin = AdminClient(self._common)
-        if not self._exactly_once:
+        if not self.exactly_once:
             self._asked(lambda: producer.list_topics(timeout=_SLICE), "does not answer")
             return None
         self._asked(lambda: producer.init_transactions(_SLICE), "does not begin transactions")
@@ -280,11 +280,11 @@ class Kafka:
             self.partitions(topic)
         self._failed.clear()
         try:
-            if self._exactly_once:
+            if self.exactly_once:
                 producer.begin_transaction()
             for message in messages:
                 self._produce(producer, message)
-            if self._exactly_once:
+            if self.exactly_once:
                 self._produce(producer, Message(self._progress, self._reader.encode(), mark.to_json(), 0))
                 self._commit(producer)
             else:

@@ -1,4 +1,4 @@
-"""Which queues there are: Kafka, and those that other packages bring by the entry point ``shmstore.queues``.
+"""Which queues there are: Kafka, Redis Streams, and those that other packages bring by the entry point ``shmstore.queues``.
 
 An entry point names a callable that takes a `QueueConnection` and returns a `Queue`, as `kafka` here.
 """
@@ -16,7 +16,8 @@ from shmstore.errors import did_you_mean, install
 
 @dataclass(frozen=True, slots=True)
 class QueueConnection:
-    """Where a queue is and how it is reached. `reader` names what is sent, STORE/SUBSCRIPTION; `settings` are the queue's own.
+    """Where a queue is and how it is reached. `reader` names what is sent, STORE/SUBSCRIPTION; `settings` are the queue's own. What is empty, or -1, is
+    as the queue has it.
 
     `stopped` is asked in long waits: where it returns true they end.
     """
@@ -35,7 +36,7 @@ class QueueConnection:
     partitions: int = -1
     replication: int = -1
     create: bool = True
-    compression: str = "lz4"
+    compression: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     stopped: Callable[[], bool] = lambda: False
 
@@ -68,13 +69,42 @@ def kafka(connection: QueueConnection) -> Queue:
         partitions=connection.partitions,
         replication=connection.replication,
         create=connection.create,
-        compression=connection.compression,
+        compression=connection.compression or "lz4",
         settings=login | {name: file for name, file in files.items() if file} | dict(connection.settings),
         stopped=connection.stopped,
     )
 
 
-_OURS: Final[dict[str, Make]] = {"kafka": kafka}
+def redis(connection: QueueConnection) -> Queue:
+    """A Redis server. Raises ModuleNotFoundError without redis, ValueError for what cannot be a setting."""
+    try:
+        from shmstore.consumer.queues.redis_streams import PROGRESS, RedisStreams
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"Redis Streams need redis: {install('redis')}", name=error.name) from error
+    for option, given in (
+        ("--sasl", connection.mechanism),
+        ("--compression", connection.compression),
+        ("--new-replication", connection.replication > 0),
+        ("--delivery at-least-once", not connection.exactly_once),
+    ):
+        if given:
+            raise ValueError(f"{option} is not for Redis Streams: leave it out")
+    return RedisStreams(
+        connection.address,
+        connection.reader,
+        user=connection.user,
+        password=connection.password,
+        tls=connection.tls or bool(connection.tls_ca or connection.tls_cert),
+        tls_ca=connection.tls_ca,
+        tls_cert=connection.tls_cert,
+        tls_key=connection.tls_key,
+        progress=connection.progress or PROGRESS,
+        partitions=max(1, connection.partitions),
+        settings=connection.settings,
+    )
+
+
+_OURS: Final[dict[str, Make]] = {"kafka": kafka, "redis": redis}
 
 
 def kinds() -> list[str]:

@@ -83,6 +83,8 @@ class Queue(Protocol):
     mark: there a batch may come twice, never half without coming again.
     """
 
+    exactly_once: bool  # whether it keeps marks
+
     def open(self) -> Mark | None:
         """Connect, end what a former instance left open, and return the mark of what is in the queue; None where nothing is.
 

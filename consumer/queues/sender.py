@@ -99,6 +99,7 @@ class Sender:
         self._stopped = threading.Event()
         self._gtids = self._inside = ""  # executed, and the transaction of which the queue has a part
         self._place: ReaderPlace | None = None  # of what is in the queue from another store
+        self._first: tuple[int, int] | None = None  # epoch and sequence of the first event that was sent
 
     def stop(self) -> None:
         """End `run` after the batch that is being sent. May be called from a signal handler."""
@@ -132,6 +133,8 @@ class Sender:
         self._gtids = "" if mark is None else mark.gtids  # not those of a batch that did not come in
         if mark is None:
             consumer.rollback()
+            if self._first is not None and self._first[0] == consumer.store.epoch and self._queue.exactly_once:
+                consumer.seek(self._first[1])  # the queue lost all that it had, as a server that kept nothing on disk yet
             return
         if consumer.resume(mark.epoch, mark.sequence):
             self.counters.sequence = mark.sequence
@@ -190,6 +193,7 @@ class Sender:
         last = batch.position
         place = f"{last.file}:{last.offset}" if last is not None and last.file else ""
         mark = Mark(self._consumer.store.epoch, batch.last, place, self._gtids, self._inside)
+        self._first = self._first or (mark.epoch, batch.first)
         while True:
             try:
                 self._queue.send(messages, mark)

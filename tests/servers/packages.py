@@ -43,7 +43,7 @@ ORIGINS = {
     "mariadb118": Origin("mariadb-server-core", "mariadb-client-core", {"debian": "trixie", "ubuntu": "resolute"}, "11.8"),
     "mysql": Origin("mysql-server-core", "mysql-client-core", {"debian": "sid"}, ""),
     "python314": Origin("python3.14", "libpython3.14-dev", {"debian": "sid", "ubuntu": "resolute"}, "3.14"),  # for scripts/wheels
-    "redis": Origin("redis-server", "redis-tools", {}, ""),  # for scripts/bench alone
+    "redis": Origin("redis-server", "redis-tools", {}, ""),
     "postgresql": Origin("postgresql", "postgresql-client", {}, ""),
     "prometheus": Origin("prometheus", "prometheus", {}, ""),  # with promtool
     "percona-toolkit": Origin("percona-toolkit", "libdbd-mysql-perl", {}, ""),  # pt-online-schema-change, in Perl

@@ -22,6 +22,7 @@ from typing import Any
 
 from scripts.benchmarks.peers import kafka, transports
 from shmstore import EventStore
+from tests.servers.redis import redis_command
 
 EVENT, BATCH = transports.EVENT, 1000
 SYNC_SECONDS = 0.5  # as the store's log
@@ -164,7 +165,7 @@ class Redis:
     def __init__(self, folder: Path) -> None:
         import redis
 
-        command = transports._redis_server()
+        command = redis_command()
         self._socket = str(folder / "s")
         options = ["--port", "0", "--unixsocket", self._socket, "--save", "", "--appendonly", "yes", "--appendfsync", "everysec"]
         self._process = subprocess.Popen([*command, *options, "--dir", str(folder)], stdout=subprocess.DEVNULL)

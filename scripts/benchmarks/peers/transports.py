@@ -10,7 +10,6 @@ subject of its own, "views", whose reader copies nothing and looks at no byte.
 
 from __future__ import annotations
 
-import functools
 import glob
 import multiprocessing
 import os
@@ -23,7 +22,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from shmstore import SLOT, EventStore
-from tests.servers.packages import ServerUnavailable, unpacked
+from tests.servers.packages import ServerUnavailable
+from tests.servers.redis import redis_command
 
 EVENT = 200
 
@@ -285,24 +285,6 @@ class IceoryxViews(Iceoryx):
         return super().receiver(out)
 
 
-@functools.cache
-def _redis_server() -> tuple[str, ...]:
-    """The command of the Redis server on the PATH, else of one unpacked from the system's package archive. Raises ImportError."""
-    program = shutil.which("redis-server")
-    if program is not None:
-        return (program,)
-    try:
-        root = unpacked("redis")
-    except ServerUnavailable as error:
-        raise ImportError(f"no redis-server: {str(error).splitlines()[0]}") from error
-    loader = next(iter(sorted(root.glob("**/lib/*-linux-*/ld-linux*.so.*"))), None)
-    server = root / "usr/bin/redis-check-rdb"  # one program with several names; redis-server is a link to it
-    if loader is None or not server.exists():
-        raise ImportError(f"{root} holds no redis-server with its dynamic loader: remove {root.parent} to fetch it again")
-    libraries = ":".join(str(root / part / loader.parent.name) for part in ("lib", "usr/lib"))
-    return (str(loader), "--library-path", libraries, "--argv0", "redis-server", str(server))
-
-
 class Redis:
     """Redis streams over a Unix socket; a batch is a pipeline of XADD, read with XREAD COUNT."""
 
@@ -311,7 +293,10 @@ class Redis:
     def __init__(self, batch: int) -> None:
         import redis  # noqa: F401
 
-        command = _redis_server()
+        try:
+            command = redis_command()
+        except ServerUnavailable as error:
+            raise ImportError(f"no redis-server: {str(error).splitlines()[0]}") from error
         self.folder = tempfile.mkdtemp(prefix="bench-redis-")
         self.batch = batch
         options = ["--port", "0", "--unixsocket", f"{self.folder}/s", "--save", "", "--appendonly", "no", "--dir", self.folder]

@@ -30,15 +30,16 @@ def add(commands: Commands) -> None:
     sub = commands.add(
         queue,
         "queue",
-        "send a store's changes into a message queue (Kafka), each once",
+        "send a store's changes into a message queue (Kafka, Redis Streams), each once",
         "  shmstore queue orders --brokers kafka:9092\n"
         "  shmstore queue orders --brokers kafka:9092 --format debezium --tables 'shop.*'\n"
+        "  shmstore queue orders --kind redis --brokers redis:6379\n"
         "  shmstore queue orders --brokers kafka:9092 --format canal --partitions-num 3 --partition-hash '.*\\..*:$pk$'",
-        "Reads as a subscription, so that it delays no other reader, and the store keeps what is not sent. Each batch is one Kafka\n"
+        "Reads as a subscription, so that it delays no other reader, and the store keeps what is not sent. Each batch is one\n"
         "transaction with the mark of what it was: after a kill, a lost broker or a second start, sending continues behind the mark,\n"
-        "and readers with isolation.level=read_committed see each change once. A second instance takes over from the first one.\n\n"
+        "and readers (of Kafka those with isolation.level=read_committed) see each change once. A second instance takes over from the first one.\n\n"
         "The key of a message is the row's primary key: its changes are in one partition, in order. An update that changes the key\n"
-        "is a delete of the old one and an insert of the new one. Kafka needs the extra `kafka`.",
+        "is a delete of the old one and an insert of the new one. Kafka needs the extra `kafka`, Redis the extra `redis`.",
         store=False,
     )
     sub.add_argument(
@@ -46,7 +47,7 @@ def add(commands: Commands) -> None:
     )
     sub.add_argument("--path", metavar="FILE", help="file of a store that is kept in a file instead of shared memory")
     add_state(sub)
-    sub.add_argument("--kind", default="kafka", help="which queue; packages may bring others (default: kafka)")
+    sub.add_argument("--kind", default="kafka", help="kafka, redis, or what other packages bring (default: kafka)")
     where = sub.add_argument_group("The queue")
     where.add_argument("--brokers", required=True, metavar="ADDRESSES", help="where it is: HOST:PORT,HOST:PORT")
     where.add_argument("--user", default="", help="user that logs in (default: nobody)")
@@ -59,7 +60,7 @@ def add(commands: Commands) -> None:
     where.add_argument("--tls-cert", default="", metavar="FILE", help="certificate (PEM file) to show")
     where.add_argument("--tls-key", default="", metavar="FILE", help="its private key (PEM file)")
     where.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of librdkafka's; may be given again"
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of librdkafka's, or for redis db and maxlen (about how many entries a stream keeps); may be given again"
     )
     what = sub.add_argument_group("What is sent")
     what.add_argument("--subscription", default="queue", metavar="NAME", help="read as this subscription (default: queue)")
@@ -130,7 +131,7 @@ def add(commands: Commands) -> None:
     how.add_argument("--progress-topic", default="", metavar="TOPIC", help="where the marks are (default: shmstore-progress)")
     how.add_argument("--batch", type=whole, default=5000, metavar="EVENTS", help="most events of one transaction (default: 5000)")
     how.add_argument(
-        "--compression", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="lz4", help="of messages (default: lz4)"
+        "--compression", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="", help="of Kafka's messages (default: lz4)"
     )
     how.add_argument(
         "--oversized",

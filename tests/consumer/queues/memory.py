@@ -19,7 +19,8 @@ class Broker:
     mark: Mark | None = None
     epoch: int = 0
     transactional: bool = True
-    #: What goes wrong in the next calls: "" nothing, "open", "before", "half", "answer" (it came in, and the answer is lost).
+    #: What goes wrong in the next calls: "" nothing, "open", "before", "half", "answer" (it came in, and the answer is lost), "gone" (all that
+    #: was in, and the mark, is lost).
     faults: list[str] = field(default_factory=list)
 
     def fault(self) -> str:
@@ -35,6 +36,10 @@ class MemoryQueue:
 
     def __init__(self, broker: Broker) -> None:
         self._broker, self._mine = broker, -1
+
+    @property
+    def exactly_once(self) -> bool:
+        return self._broker.transactional
 
     def open(self) -> Mark | None:
         broker = self._broker
@@ -55,7 +60,10 @@ class MemoryQueue:
         for message in messages:
             if len(message.value or b"") > broker.most_bytes:
                 raise MessageTooLarge("too large", message)
-        if fault == "before":
+        if fault == "gone":
+            broker.kept.clear()
+            broker.mark = None
+        if fault in ("before", "gone"):
             raise QueueUnreachable("memory is lost")
         whole = list(messages)
         if fault == "half" and not broker.transactional:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import redis
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from tests.servers.kafka import Broker
+from tests.servers.redis import RedisServer
 
 
 def messages(broker: Broker, topic: str, **settings: Any) -> dict[int, list[Any]]:
@@ -41,3 +43,11 @@ def messages(broker: Broker, topic: str, **settings: Any) -> dict[int, list[Any]
 def committed(broker: Broker, topic: str) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
     """(key, value) of `messages`."""
     return {number: [(each.key(), each.value()) for each in found] for number, found in messages(broker, topic).items()}
+
+
+def entries(server: RedisServer, topic: str, **how: Any) -> dict[int, list[dict[bytes, bytes]]]:
+    """All entries of a topic in Redis, by partition: those of its streams."""
+    with redis.Redis(port=server.port, **how) as client:
+        numbers = {int(name.rpartition(b":")[2]): name for name in client.keys(f"{topic}:*") if client.type(name) == b"stream"}
+        streams = {0: topic.encode()} if client.type(topic) == b"stream" else numbers
+        return {number: [fields for _, fields in client.xrange(name)] for number, name in streams.items()}

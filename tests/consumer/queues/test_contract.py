@@ -10,9 +10,11 @@ import pytest
 
 from shmstore.consumer.queues.kafka import Kafka
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, Queue, QueueRefused
+from shmstore.consumer.queues.redis_streams import RedisStreams
 from tests.consumer.queues import memory
-from tests.consumer.queues.reading import committed
+from tests.consumer.queues.reading import committed, entries
 from tests.servers.kafka import Broker
+from tests.servers.redis import RedisServer
 
 _numbers = itertools.count()
 
@@ -25,7 +27,7 @@ class Tried:
     read: Callable[[str], dict[int, list[tuple[bytes | None, bytes | None]]]]
 
 
-@pytest.fixture(params=["memory", "kafka"])
+@pytest.fixture(params=["memory", "kafka", "redis"])
 def tried(request: pytest.FixtureRequest) -> Iterator[Tried]:
     made: list[Queue] = []
 
@@ -45,6 +47,16 @@ def tried(request: pytest.FixtureRequest) -> Iterator[Tried]:
             return found
 
         yield Tried(lambda reader: kept(memory.MemoryQueue(brokers.setdefault(reader, memory.Broker()))), read)
+    elif request.param == "redis":
+        server: RedisServer = request.getfixturevalue("redis_there")
+
+        def added(topic: str) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
+            return {
+                number: [(each.get(b"key"), each.get(b"value")) for each in found]
+                for number, found in entries(server, topic).items()
+            }
+
+        yield Tried(lambda reader: kept(RedisStreams(server.address, reader, partitions=3)), added)
     else:
         broker: Broker = request.getfixturevalue("kafka_broker")
         yield Tried(lambda reader: kept(Kafka(broker.address, reader)), lambda topic: committed(broker, topic))

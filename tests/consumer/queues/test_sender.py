@@ -139,6 +139,19 @@ def make_log_store(state: Path) -> Iterator[Callable[[], EventStore]]:
     remove()
 
 
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_a_queue_that_loses_all_it_had(log_store: EventStore, after: int) -> None:
+    """As a server that is killed before anything is on its disk, marks included: what this sender sent, and had acked, comes again."""
+    broker = Broker()
+    for number in range(5):
+        log_store.put(transaction(number, inserts(number)))
+    broker.faults = ["", *[""] * after, "gone"]  # of `open`, and of each send
+    sent(log_store, broker, limit=2, order="transaction")
+    found = [json.loads(message.value or b"")["pk"]["id"] for message in broker.of(f"{log_store.name}.shop.orders")]
+    assert found == list(range(5))
+    assert not broker.faults
+
+
 def test_what_comes_twice_without_transactions(log_store: EventStore) -> None:
     """At least once: a batch whose answer was lost comes again; nothing is lost, and each key stays in order."""
     broker = Broker(transactional=False, faults=["", "half", "", "answer"])

@@ -1,0 +1,284 @@
+"""Redis Streams as a queue (consumer/queues/redis_streams.py, `shmstore queue --kind redis`): a real server, kills, logins, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from shmstore import EventStore
+from shmstore.consumer.queues import kinds
+from shmstore.consumer.queues.queue import Mark, Message, QueueRefused, QueueUnreachable
+from shmstore.consumer.queues.redis_streams import PROGRESS, RedisStreams
+from shmstore.event import EventType, Row
+from tests.consumer.queues.reading import entries
+from tests.consumer.queues.test_sender import inserts, transaction
+from tests.servers.redis import RedisServer, redis_server
+
+pytestmark = pytest.mark.usefixtures("state")
+
+
+@pytest.fixture
+def log_store(store_name: str, state: Path) -> Iterator[EventStore]:
+    with EventStore.create(store_name, capacity=1024) as made:
+        yield made
+
+
+@contextmanager
+def sending(store: str, server: RedisServer, *words: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+    """`shmstore queue` in a process of its own, killed at the end."""
+    command = [sys.executable, "-m", "shmstore", "queue", store, "--kind", "redis", "--brokers", server.address, *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | more) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def send(store: str, server: RedisServer, *words: str, code: int = 0, **more: str) -> str:
+    """Send all that is there; return the last line that was said."""
+    with sending(store, server, "--once", *words, **more) as process:
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == code, said
+    assert "Traceback" not in said
+    return said.splitlines()[-1]
+
+
+def exactly_once(store: EventStore, server: RedisServer, kills: int, chance: random.Random) -> None:
+    """Put transactions while senders and now and then the server are killed; in the end each row is there once, and each key in order."""
+    topic, over, put = f"{store.name}.shop.orders", threading.Event(), [0]
+
+    def load() -> None:
+        while not over.wait(0.002):
+            number = put[0]
+            store.put(transaction(number, inserts(*range(number * 3, number * 3 + 3))))
+            pair = ((number * 3, f"note {number * 3}"), (number * 3, f"changed {number}"))
+            store.put(transaction(number, [Row(*pair)], EventType.UPDATE))
+            put[0] += 1
+
+    loader = threading.Thread(target=load)
+    loader.start()
+    try:
+        for number in range(kills):
+            with sending(store.name, server, "--batch", str(chance.randint(3, 400)), "--new-partitions", "2") as process:
+                time.sleep(chance.uniform(0.5, 2.5))
+                if number % 3 == 1:
+                    server.stop()
+                    time.sleep(chance.uniform(0, 1))
+                    server.start()
+                assert process.poll() is None
+                process.send_signal(signal.SIGKILL)
+    finally:
+        over.set()
+        loader.join()
+    send(store.name, server, "--new-partitions", "2")
+    found = entries(server, topic)
+    rows = [json.loads(each[b"value"]) for some in found.values() for each in some]
+    assert sorted(row["pk"]["id"] for row in rows if row["op"] == "insert") == list(range(put[0] * 3))
+    assert sum(row["op"] == "update" for row in rows) == put[0]
+    assert len(found) == 2
+    for some in found.values():
+        by_key: dict[bytes, list[int]] = {}
+        for each in some:
+            by_key.setdefault(each[b"key"], []).append(json.loads(each[b"value"])["seq"])
+        assert all(each == sorted(each) for each in by_key.values())
+
+
+def test_kills(log_store: EventStore, seed: int) -> None:
+    """Four senders and a server are killed at any moment: each row is in the streams once."""
+    with redis_server() as server:
+        exactly_once(log_store, server, 4, random.Random(seed))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_two_hundred_kills(log_store: EventStore, seed: int) -> None:
+    """The same 200 times."""
+    with redis_server() as server:
+        exactly_once(log_store, server, 200, random.Random(seed))
+
+
+def test_what_an_entry_holds(log_store: EventStore, redis_there: RedisServer) -> None:
+    """Key, value and headers as fields; a delete's tombstone has no value; ``maxlen`` trims."""
+    topic = f"{log_store.name}.shop.orders"
+    log_store.put(transaction(0, inserts(1)))
+    log_store.put(transaction(1, [Row((1, "note 1"), None)], EventType.DELETE))
+    send(log_store.name, redis_there)
+    inserted, deleted, tombstone = entries(redis_there, topic)[0]
+    assert json.loads(inserted[b"key"]) == {"id": 1}
+    assert json.loads(inserted[b"value"])["after"] == {"id": 1, "note": "note 1"}
+    assert inserted[b"shmstore.position"].startswith(b"binlog.000001:")
+    assert json.loads(deleted[b"value"])["op"] == "delete"
+    assert tombstone[b"key"] == inserted[b"key"]
+    assert b"value" not in tombstone
+    log_store.put(transaction(2, inserts(*range(2, 2000))))
+    send(log_store.name, redis_there, "--set", "maxlen=100")
+    assert 100 <= len(entries(redis_there, topic)[0]) < 400
+
+
+def test_a_name_that_is_no_stream(redis_there: RedisServer, store_name: str) -> None:
+    """It is refused before anything is sent; where it becomes one in between, the mark goes back, so that nothing is lost."""
+    taken, mark = f"{store_name}-taken", Mark(1, 5)
+    with redis.Redis(port=redis_there.port) as client:
+        client.set(taken, "x")
+        queue = RedisStreams(redis_there.address, f"s/{store_name}")
+        assert queue.open() is None
+        queue.send([Message(f"{store_name}-a", b"k", b"1")], mark)
+        with pytest.raises(QueueRefused, match=rf"{taken} is there, and is a string, no stream"):
+            queue.send([Message(f"{store_name}-a", b"k", b"2"), Message(taken, b"k", b"2")], Mark(1, 6))
+        assert queue.open() == mark
+        client.delete(taken)
+        queue.send([Message(taken, b"k", b"2")], Mark(1, 6))
+        client.delete(taken)
+        client.set(taken, "x")
+        with pytest.raises(QueueRefused, match="WRONGTYPE"):
+            queue.send([Message(taken, b"k", b"3")], Mark(1, 7))
+        assert queue.open() == Mark(1, 6)
+        assert [each[b"value"] for each in entries(redis_there, f"{store_name}-a")[0]] == [b"1"]
+        queue.close()
+
+
+def test_a_server_that_is_full(store_name: str) -> None:
+    """Nothing of a batch is in, and it may be tried again: where there is room, it goes."""
+    with redis_server("--maxmemory", "3mb") as server, redis.Redis(port=server.port) as client:
+        queue = RedisStreams(server.address, "s/full")
+        some = [Message(store_name, b"k", os.urandom(1000)) for _ in range(400)]
+        queue.open()
+        with pytest.raises(QueueUnreachable, match="maxmemory"):
+            for number in range(20):
+                queue.send(some, Mark(1, number))
+        mark = queue.open()
+        assert mark is not None
+        assert client.xlen(store_name) == 400 * (mark.sequence + 1)
+        client.config_set("maxmemory", "100mb")
+        queue.send(some, Mark(1, mark.sequence + 1))
+        assert client.xlen(store_name) == 400 * (mark.sequence + 2)
+        queue.close()
+
+
+def test_a_link_that_breaks_is_no_second_instance(redis_there: RedisServer, store_name: str) -> None:
+    """Wherever in a batch it is lost: trying again may help, and the mark says whether it came in."""
+    queue = RedisStreams(redis_there.address, f"s/{store_name}")
+    with redis.Redis(port=redis_there.port) as client:
+        queue.open()
+        queue.send([Message(store_name, b"k", b"1")], Mark(1, 1))
+        send_command = redis.Connection.send_packed_command
+
+        for broken in range(6):
+
+            def breaks(self: redis.Connection, command: object, check_health: bool = True, at: list[int] = [broken]) -> None:  # noqa: B006
+                at[0] -= 1
+                if at[0] == -1:
+                    self._sock.close()  # type: ignore[union-attr]
+                send_command(self, command, check_health)
+
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(redis.Connection, "send_packed_command", breaks)
+                try:
+                    queue.send([Message(store_name, b"k", b"%d" % broken)], Mark(1, 10 + broken))
+                except QueueUnreachable:
+                    pass
+            mark = queue.open()
+            there = [fields[b"value"] for _, fields in client.xrange(store_name)]
+            assert (there[-1] == b"%d" % broken and mark == Mark(1, 10 + broken)) or mark != Mark(1, 10 + broken)
+    queue.close()
+
+
+def test_a_server_that_goes_and_comes(log_store: EventStore) -> None:
+    """A sender outlives its server; what was put meanwhile comes once."""
+    with redis_server() as server, sending(log_store.name, server) as process:
+
+        def acked() -> bool:
+            stats = log_store.subscriptions()
+            return bool(stats) and min(stat.ack.sequence for stat in stats) == log_store.newest
+
+        def wait() -> None:
+            until = time.monotonic() + 120
+            while not acked():
+                assert process.poll() is None
+                assert time.monotonic() < until
+                time.sleep(0.02)
+
+        log_store.put(transaction(0, inserts(0)))
+        wait()
+        server.stop()
+        log_store.put(transaction(1, inserts(1)))
+        time.sleep(0.5)
+        server.start()
+        wait()
+        server.pause()
+        log_store.put(transaction(2, inserts(2)))
+        time.sleep(1)
+        server.resume()
+        wait()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        found = entries(server, f"{log_store.name}.shop.orders")[0]
+        assert [json.loads(each[b"key"])["id"] for each in found] == [0, 1, 2]
+
+
+def test_logins_and_rights(log_store: EventStore, tmp_path: Path) -> None:
+    """The right password sends; a wrong one, and a user without rights, end with a line that says so, without the password."""
+    log_store.put(transaction(0, inserts(1, 2)))
+    secret = tmp_path / "secret"
+    secret.write_text("let-me-in\n")
+    with redis_server("--requirepass", "let-me-in") as server:
+        login = ("--user", "default", "--password-file", str(secret))
+        send(log_store.name, server, *login)
+        assert len(entries(server, f"{log_store.name}.shop.orders", password="let-me-in")[0]) == 2
+        said = send(log_store.name, server, code=2)
+        assert "it wants a login: give --user" in said
+        secret.write_text("wrong-one")
+        said = send(log_store.name, server, *login, code=2)
+        assert "refuses" in said
+        assert "wrong-one" not in said
+        with redis.Redis(port=server.port, password="let-me-in") as client:
+            client.acl_setuser("weak", enabled=True, passwords=["+weak"], keys=["*"], commands=["+get", "+incr", "+hget"])
+        said = send(log_store.name, server, "--user", "weak", SHMSTORE_QUEUE_PASSWORD="weak", code=2)
+        assert "needs XADD" in said
+
+
+def test_a_mark_that_is_none(redis_there: RedisServer, store_name: str) -> None:
+    """What somebody else wrote there stops with a line."""
+    with redis.Redis(port=redis_there.port) as client:
+        client.hset(PROGRESS, f"s/{store_name}", "hello")
+    with pytest.raises(ValueError, match="hello.* is not a mark"):
+        RedisStreams(redis_there.address, f"s/{store_name}").open()
+
+
+def test_nothing_listens() -> None:
+    """`open` says so; `run` would try again."""
+    with pytest.raises(QueueUnreachable, match=r"127\.0\.0\.1:1 does not answer"):
+        RedisStreams("127.0.0.1:1", "s/none").open()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"address": "nowhere"}, "no address"),
+        ({"address": "h:99999"}, "no address"),
+        ({"settings": {"linger.ms": "5"}}, "linger.ms is no setting of Redis: there are db, maxlen"),
+        ({"settings": {"db": "-1"}}, "whole number"),
+        ({"compression": "lz4"}, "--compression"),
+        ({"mechanism": "PLAIN"}, "--sasl"),
+        ({"replication": 3}, "--new-replication"),
+        ({"exactly_once": False}, "at-least-once"),
+        ({"address": "/run/redis.sock", "tls": True}, "speaks no TLS"),
+    ],
+)
+def test_what_cannot_be(given: dict[str, object], says: str) -> None:
+    """Each is refused before anything is sent, by its name."""
+    connection = kinds.QueueConnection(**{"address": "127.0.0.1:1", "reader": "s/none", **given})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=says):
+        kinds.make("redis", connection)
