@@ -91,7 +91,7 @@ class RedisStreams:
                 raise ValueError(f"{address} is a socket of this host, which speaks no TLS")
             self._how |= {"ssl": True, "ssl_ca_certs": tls_ca or None, "ssl_certfile": tls_cert or None}
             self._how |= {"ssl_keyfile": tls_key or None, "ssl_min_version": ssl.TLSVersion.TLSv1_2}
-        self._client: redis.Redis | None = None
+        self._client: Any = None  # redis-py has types for a part of what it returns
         self._instance = 0  # what `open` counted up to
         self._mark: bytes | None = None  # that is there
         self._streams: set[str] = set()  # that are known to be none or streams
@@ -101,7 +101,8 @@ class RedisStreams:
         """Connect, take over from a former instance, and return the mark."""
         self.close()
         self._streams.clear()
-        client = self._client = redis.Redis(**self._how)
+        client: Any = redis.Redis(**self._how)
+        self._client = client
         try:
             self._instance = int(client.incr(self._counter))
             self._mark = client.hget(self._progress, self._reader)
@@ -136,7 +137,7 @@ class RedisStreams:
             raise self._raised(error) from error
         self._client, self._mark = client, text
 
-    def _send(self, client: redis.Redis, messages: Sequence[Message], mark: bytes) -> None:
+    def _send(self, client: Any, messages: Sequence[Message], mark: bytes) -> None:
         with client.pipeline() as batch:
             batch.watch(self._counter)  # before it is read: where it changes from here on, `execute` does nothing
             if int(batch.get(self._counter) or 0) != self._instance:
@@ -162,7 +163,7 @@ class RedisStreams:
                     self._go_back(client)
                 raise
 
-    def _go_back(self, client: redis.Redis) -> None:
+    def _go_back(self, client: Any) -> None:
         """Take the mark back: a part of the batch is not in, since somebody put another kind of value where a stream was. All of it comes again."""
         if self._mark is None:
             client.hdel(self._progress, self._reader)
@@ -203,7 +204,9 @@ class RedisStreams:
         if isinstance(error, _UNREACHABLE) or not isinstance(error, ResponseError):
             return QueueUnreachable(f"Redis at {self._address} does not answer: {why}")
         if "CROSSSLOT" in why or "MOVED" in why:
-            return self._refused("it is a cluster, which has no transactions over several streams: give a server without cluster mode")
+            return self._refused(
+                "it is a cluster, which has no transactions over several streams: give a server without cluster mode"
+            )
         return self._refused(why)
 
 
@@ -237,10 +240,10 @@ def _fields(message: Message) -> list[str | bytes]:
     return found or ["key", b""]
 
 
-def _largest(client: redis.Redis) -> int:
+def _largest(client: Any) -> int:
     """How large a value the server takes, where it says so."""
     try:
-        found: dict[str, str] = client.config_get("proto-max-bulk-len")  # type: ignore[assignment]
+        found: dict[str, str] = client.config_get("proto-max-bulk-len")
         return int(found["proto-max-bulk-len"])
     except (ResponseError, KeyError, ValueError):  # a managed server does not let it be asked
         return LARGEST

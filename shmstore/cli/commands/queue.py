@@ -60,7 +60,11 @@ def add(commands: Commands) -> None:
     where.add_argument("--tls-cert", default="", metavar="FILE", help="certificate (PEM file) to show")
     where.add_argument("--tls-key", default="", metavar="FILE", help="its private key (PEM file)")
     where.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of librdkafka's, or for redis db and maxlen (about how many entries a stream keeps); may be given again"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of librdkafka's, or for redis db and maxlen (about how many entries a stream keeps); may be given again",
     )
     what = sub.add_argument_group("What is sent")
     what.add_argument("--subscription", default="queue", metavar="NAME", help="read as this subscription (default: queue)")

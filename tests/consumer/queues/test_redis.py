@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -155,9 +155,9 @@ def test_a_server_that_is_full(store_name: str) -> None:
         queue = RedisStreams(server.address, "s/full")
         some = [Message(store_name, b"k", os.urandom(1000)) for _ in range(400)]
         queue.open()
+        sent = (queue.send(some, Mark(1, number)) for number in range(20))
         with pytest.raises(QueueUnreachable, match="maxmemory"):
-            for number in range(20):
-                queue.send(some, Mark(1, number))
+            list(sent)
         mark = queue.open()
         assert mark is not None
         assert client.xlen(store_name) == 400 * (mark.sequence + 1)
@@ -185,10 +185,8 @@ def test_a_link_that_breaks_is_no_second_instance(redis_there: RedisServer, stor
 
             with pytest.MonkeyPatch.context() as patched:
                 patched.setattr(redis.Connection, "send_packed_command", breaks)
-                try:
+                with suppress(QueueUnreachable):
                     queue.send([Message(store_name, b"k", b"%d" % broken)], Mark(1, 10 + broken))
-                except QueueUnreachable:
-                    pass
             mark = queue.open()
             there = [fields[b"value"] for _, fields in client.xrange(store_name)]
             assert (there[-1] == b"%d" % broken and mark == Mark(1, 10 + broken)) or mark != Mark(1, 10 + broken)
@@ -253,7 +251,7 @@ def test_a_mark_that_is_none(redis_there: RedisServer, store_name: str) -> None:
     """What somebody else wrote there stops with a line."""
     with redis.Redis(port=redis_there.port) as client:
         client.hset(PROGRESS, f"s/{store_name}", "hello")
-    with pytest.raises(ValueError, match="hello.* is not a mark"):
+    with pytest.raises(ValueError, match=r"hello.* is not a mark"):
         RedisStreams(redis_there.address, f"s/{store_name}").open()
 
 
