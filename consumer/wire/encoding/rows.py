@@ -20,7 +20,6 @@ from shmstore.event import Column
 
 _BEFORE: Final = "\x0a"
 _AFTER: Final = "\x12"
-_ROW: Final = "b"
 _KEPT_LENGTHS: Final = 4096
 _TEXTS: Final = frozenset((Sql.CHAR, Sql.VARCHAR, Sql.CLOB, Sql.BLOB))
 

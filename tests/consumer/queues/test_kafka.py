@@ -20,8 +20,10 @@ from confluent_kafka.admin import AdminClient, NewTopic, ScramCredentialInfo, Sc
 
 from shmstore import EventStore
 from shmstore.consumer.queues.kafka import Kafka
+from shmstore.consumer.queues.kinds import QueueConnection, make
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
 from shmstore.event import EventType, Row
+from tests.certificates import self_signed
 from tests.consumer.queues.reading import committed, messages
 from tests.consumer.queues.test_sender import inserts, transaction
 from tests.producer.running import execute, running, wait_for_position
@@ -304,19 +306,33 @@ def _until_it_goes(queue: Kafka, some: list[Message]) -> None:
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[Broker]:
-    """A broker that asks for a login, and lets only `admin` and who is allowed do anything."""
+def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A certificate of this host, and its key."""
+    return self_signed(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def guarded(authority: tuple[str, str]) -> Iterator[Broker]:
+    """A broker that speaks TLS and asks for a login, and lets only `admin` and who is allowed do anything."""
+    certificate, key = authority
+    both = Path(certificate).with_name("both.pem")
+    both.write_text(Path(key).read_text() + Path(certificate).read_text())
     jaas = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="admin" password="admin-secret";'
     options = {
         "sasl.enabled.mechanisms": "SCRAM-SHA-512",
         "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
-        "listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config": jaas,
+        "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": jaas,
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(both),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": certificate,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:admin;User:ANONYMOUS",
     }
-    with kafka("SASL_PLAINTEXT", options, scram="SCRAM-SHA-512=[name=admin,password=admin-secret]") as broker:
+    with kafka("SASL_SSL", options, scram="SCRAM-SHA-512=[name=admin,password=admin-secret]") as broker:
         broker.login = {
-            "security.protocol": "SASL_PLAINTEXT",
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": certificate,
             "sasl.mechanism": "SCRAM-SHA-512",
             "sasl.username": "admin",
             "sasl.password": "admin-secret",
@@ -324,27 +340,40 @@ def guarded() -> Iterator[Broker]:
         yield broker
 
 
-def test_logins(log_store: EventStore, guarded: Broker, tmp_path: Path) -> None:
-    """The right password sends; a wrong one, none, and one without rights end with a line that says so, and no password in it."""
+def test_logins(log_store: EventStore, guarded: Broker, authority: tuple[str, str], tmp_path: Path) -> None:
+    """The right password sends over TLS; a wrong one, none, and one without rights end with a line that says so, and no password in it."""
     log_store.put(transaction(0, inserts(1, 2)))
     secret = tmp_path / "secret"
     secret.write_text("admin-secret\n")
-    send(log_store.name, guarded, "--user", "admin", "--password-file", str(secret))
+    words = ("--tls-ca", authority[0], "--user", "admin")
+    send(log_store.name, guarded, *words, "--password-file", str(secret))
     assert len(messages(guarded, f"{log_store.name}.shop.orders", **guarded.login)) >= 1
     secret.write_text("wrong-secret")
-    said = refused(log_store.name, guarded, "--user", "admin", "--password-file", str(secret), "--subscription", "b")
+    said = refused(log_store.name, guarded, *words, "--password-file", str(secret), "--subscription", "b")
     assert "uthentication" in said
     assert "wrong-secret" not in said
-    assert "has no password" in refused(log_store.name, guarded, "--user", "admin", "--subscription", "b")
+    assert "has no password" in refused(log_store.name, guarded, *words, "--subscription", "b")
 
 
-def test_rights(log_store: EventStore, guarded: Broker) -> None:
+def test_a_certificate_that_is_not_trusted(guarded: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is sent to a broker whose certificate another signed; the line says that it is the certificate."""
+    monkeypatch.setattr("shmstore.consumer.queues.kafka.ANSWER_SECONDS", 8.0)
+    authority, _ = self_signed(tmp_path)
+    queue = make(
+        "kafka", QueueConnection(guarded.address, "s/untrusted", user="admin", password="admin-secret", tls_ca=authority)
+    )
+    with pytest.raises((QueueUnreachable, QueueRefused), match="certificate"):
+        queue.open()
+    queue.close()
+
+
+def test_rights(log_store: EventStore, guarded: Broker, authority: tuple[str, str]) -> None:
     """A user whom the broker allows nothing: the line says what it needs."""
     log_store.put(transaction(0, inserts(1, 2)))
     weak = UserScramCredentialUpsertion("weak", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), b"weak")
     admin = AdminClient({"bootstrap.servers": guarded.address} | guarded.login)
     admin.alter_user_scram_credentials([weak])["weak"].result(30)
-    said = refused(log_store.name, guarded, "--user", "weak", SHMSTORE_QUEUE_PASSWORD="weak")
+    said = refused(log_store.name, guarded, "--tls-ca", authority[0], "--user", "weak", SHMSTORE_QUEUE_PASSWORD="weak")
     assert "needs WRITE" in said
 
 
