@@ -10,6 +10,7 @@ from shmstore import lazy_names
 if typing.TYPE_CHECKING:
     from shmstore.home.snapshots import Progress, cancel_snapshot, snapshot_status, snapshot_waits
     from shmstore.producer.doctor import Finding, check_server, tables_of
+    from shmstore.producer.doctor_running import check_running
     from shmstore.producer.errors import (
         AnonymousTransactions,
         ChecksumMismatch,
@@ -23,6 +24,7 @@ if typing.TYPE_CHECKING:
         SettingsError,
         TransactionBroken,
     )
+    from shmstore.producer.pipeline.reloads import Reloads
     from shmstore.producer.pipeline.replicator import run
     from shmstore.producer.pipeline.sources import run_all
     from shmstore.producer.pipeline.statistics import Summary
@@ -40,6 +42,7 @@ __all__ = [
     "PatternError",
     "PrivilegeMissing",
     "Progress",
+    "Reloads",
     "ServerBehind",
     "ServerIdInUse",
     "ServerTable",
@@ -51,6 +54,7 @@ __all__ = [
     "TransactionBroken",
     "add_flags",
     "cancel_snapshot",
+    "check_running",
     "check_server",
     "load_all",
     "load_settings",
@@ -68,8 +72,10 @@ __getattr__, __dir__ = lazy_names.of(
     {
         "shmstore.home.snapshots": "Progress cancel_snapshot snapshot_status snapshot_waits",
         "shmstore.producer.doctor": "Finding check_server tables_of",
+        "shmstore.producer.doctor_running": "check_running",
         "shmstore.producer.errors": "AnonymousTransactions ChecksumMismatch LinkLost LoginRefused PatternError PrivilegeMissing ServerBehind "
         "ServerIdInUse ServerUnreachable SettingsError TransactionBroken",
+        "shmstore.producer.pipeline.reloads": "Reloads",
         "shmstore.producer.pipeline.replicator": "run",
         "shmstore.producer.pipeline.sources": "run_all",
         "shmstore.producer.pipeline.statistics": "Summary",

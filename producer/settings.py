@@ -32,8 +32,18 @@ GROUPS = {
     "Transactions": "transaction_events transaction_bytes empty_events empty_seconds merge_wait",
     "Store": "state store_path store_group store_checksum capacity memory_unit batch_mode ddl_isolation log log_keep log_size "
     "lag evict_after",
-    "Snapshot": "snapshot_connections snapshot_chunk",
+    "Trouble": "on_problem",
+    "Snapshot": "new_tables snapshot_connections snapshot_chunk",
 }
+
+#: The options that say what of the server's changes is read. They alone can change while the producer runs.
+FILTERS = (
+    *("include", "exclude", "row_filter", "ghost_tables", "operations"),
+    *("column_include", "column_exclude", "column_mask", "column_hash"),
+)
+
+#: Options whose values are secret: they have no flag, and are never logged.
+SECRETS = ("password", "hash_key")
 
 
 class ServerAddress(NamedTuple):
@@ -113,6 +123,12 @@ class Settings:
         "any time",
         choices=("never", "initial"),
     )
+    new_tables: str = _option(
+        "stream",
+        "a table that changed filters let in, or whose rows or columns they change, and one that a RENAME brings in: read its changes from "
+        "then on (stream), or read its rows first, as `shmstore snapshot` does (snapshot)",
+        choices=("stream", "snapshot"),
+    )
     snapshot_connections: int = _option(
         0, "connections that read a snapshot's tables at once; 0: a tenth of those that the server has free, from 1 to 4", low=0
     )
@@ -161,6 +177,12 @@ class Settings:
         "learn column names from DDLs and keep them in a file; auto: unless binlog_row_metadata is FULL (the server is then "
         "asked how columns are defined); now: once, where rows do not fit what was followed, read them with the server's present tables",
         choices=("auto", "on", "off", "now"),
+    )
+    on_problem: str = _option(
+        "",
+        "shell command that is run once when a problem begins (no link to the server, no free space, the producer ended with an error) and once "
+        "when it ends, with a JSON document on its standard input (event, problem, store, source, what, fix, since, time); or the http:// or "
+        "https:// address that the document is posted to; each has 30 seconds. Where an address is secret, give it in the environment or the file",
     )
     # ---- transactions
     transaction_events: int = _option(4096, "events of a transaction that are kept together; a larger one comes in parts", low=1)

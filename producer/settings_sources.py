@@ -23,19 +23,18 @@ from typing import Any
 from shmstore.arguments import LOG, SECTIONS
 from shmstore.errors import did_you_mean
 from shmstore.producer.errors import SettingsError
-from shmstore.producer.settings import GROUPS, Settings
+from shmstore.producer.settings import GROUPS, SECRETS, Settings
 
 PREFIX = "SHMSTORE_"
 
 _HINTS = typing.get_type_hints(Settings)
-_SECRETS = [option.name for option in fields(Settings) if not option.metadata["flag"]]
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add every option as a flag, in `GROUPS`, and ``--config FILE`` and ``--source NAME``. What is not given is None."""
     for title, names in GROUPS.items():
         options = [Settings.__dataclass_fields__[name] for name in names.split()]
-        secrets = [f"{PREFIX}{option.name.upper()}: {option.metadata['help']}" for option in options if option.name in _SECRETS]
+        secrets = [f"{PREFIX}{option.name.upper()}: {option.metadata['help']}" for option in options if option.name in SECRETS]
         group = parser.add_argument_group(title, "\n".join(secrets) or None)
         for option in options:
             if option.metadata["flag"]:
@@ -52,6 +51,7 @@ _METAVARS = {
     "operations": "KINDS",
     "state": "DIR",
     "password_command": "CMD",
+    "on_problem": "CMD",
 } | dict.fromkeys(("tls_ca", "tls_cert", "tls_key", "store_path"), "FILE")
 
 
@@ -165,7 +165,7 @@ def _read(config: str | os.PathLike[str] | None) -> dict[str, Any]:
     if not isinstance(sources, dict) or not all(isinstance(table, dict) for table in sources.values()):
         raise SettingsError("config: write each source as [source.NAME]")
     given = {key for table in (tables.get("producer", {}), *sources.values()) for key in table}
-    if mode & stat.S_IROTH and (secrets := [name for name in _SECRETS if name in given]):
+    if mode & stat.S_IROTH and (secrets := [name for name in SECRETS if name in given]):
         where = os.fspath(config)
         logging.getLogger("producer").warning(
             "config %r holds %s and everybody on this host may read it: chmod o-r %s, or set %s instead",

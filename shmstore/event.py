@@ -51,6 +51,10 @@ class EventType(IntEnum):
     XA_ROLLBACK = XAROLLBACK
 
 
+#: The property of a HEARTBEAT event that says which options of the producer's filters changed here: their names, comma separated.
+FILTERS_CHANGED: Final = "filters_changed"
+
+
 @final
 class Absent:
     """Type of `ABSENT`: the column was not in the row image (MINIMAL, NOBLOB). It is not NULL, and it is false."""
@@ -214,8 +218,12 @@ class Event(_Event):
 
     @property
     def ends_transaction(self) -> bool:
-        """True at an ack point: the end of a transaction, or a DDL outside of one. Only here may a durable checkpoint stand."""
-        return self.entry is EntryType.END or (self.entry is EntryType.DDL and "in_transaction" not in self.props)
+        """True at an ack point: the end of a transaction, a DDL outside of one, or a change of filters. Only here may a durable checkpoint stand."""
+        return (
+            self.entry is EntryType.END
+            or (self.entry is EntryType.DDL and "in_transaction" not in self.props)
+            or (self.entry is EntryType.HEARTBEAT and FILTERS_CHANGED in self.props)
+        )
 
     def records(self) -> Iterator[tuple[dict[str, Any] | None, dict[str, Any] | None]]:
         """Yield (before, after) of each row as dicts by column name; columns absent from the image are left out."""

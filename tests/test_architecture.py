@@ -105,23 +105,24 @@ PUBLIC = {
         "BinlogDisabled BinlogPurged CopyUnreadable PositionNotFound ProtocolError SchemaUnknown "
         "SourceError StoreCorrupt StoreError StoreUnreachable UnsupportedEvent did_you_mean install"
     ),
-    "shmstore.event": "ABSENT Column EntryType Event EventType Position Sources TableSchema",
+    "shmstore.event": "ABSENT Column EntryType Event EventType FILTERS_CHANGED Position Sources TableSchema",
     "shmstore.gtids": "Gtids covers parse single",
     "shmstore.home": "kinds",
     "shmstore.home.acks": "checkpoints_in",
+    "shmstore.home.control": "ControlFiles RELOAD Wish",
     "shmstore.home.definitions": "Definition DefinitionsFile definitions_in position_in sources_of",
     "shmstore.home.home": "Home May state_directory",
     "shmstore.home.lines": "LinesFile",
     "shmstore.home.reader_state": "batches_path copies_aside keep_aside opened",
     "shmstore.home.snapshots": (
-        "Progress ProgressFile REPLACING SnapshotRequest TableProgress Task cancel_snapshot new_id "
+        "ENTERED Progress ProgressFile REPLACING SnapshotRequest TableProgress Task cancel_snapshot new_id "
         "request_snapshot snapshot_status snapshot_waits"
     ),
     "shmstore.memory.deadline": "RETURN_SECONDS retried",
     "shmstore.memory.layout": "DISARMED SUBSCRIPTIONS SlotFlag header_word",
     "shmstore.native": "pure_python",
     "shmstore.patterns.linear_regex": "Name PatternRefused compile_pattern",
-    "shmstore.patterns.table_patterns": "FORMS Patterns",
+    "shmstore.patterns.table_patterns": "FORMS Patterns exactly",
     "shmstore.sources": "place_text pack_sources sources_text unpack_sources",
     "shmstore.sql.catalog": "Catalog Change TableName Unreadable",
     "shmstore.sql.charsets": "charset_of decoder lenient member_text python_codec statement_decoder",

@@ -92,6 +92,12 @@ class Empty(NamedTuple):
     dropped: bool = False
 
 
+class Leave(NamedTuple):
+    """The producer's filters leave the table out from here on: its rows are not known any more."""
+
+    place: str
+
+
 class Alter(NamedTuple):
     """The table's columns changed, all at once, and no value with them."""
 
@@ -135,7 +141,7 @@ class Replace(NamedTuple):
     keys: tuple[str, ...]
 
 
-Step = Merge | Versions | Empty | Alter | Reread | First | Last | Replace
+Step = Merge | Versions | Empty | Leave | Alter | Reread | First | Last | Replace
 
 
 def target_fields(table: TableSchema) -> list[pa.Field]:
@@ -297,6 +303,12 @@ class TableChanges:
         elif action.kind in ("alter", "reread"):
             self.distrust(f"the DDL at {header.file}:{header.offset} may have changed its values ({header.sql})")
 
+    def leave(self, place: str) -> None:
+        """The producer reads the table no further. Raises `CopyDiffers`."""
+        self._flush()
+        self.steps.append(Leave(place))
+        self._schema = None
+
     def distrust(self, reason: str) -> None:
         """Only the server knows the rows from here on."""
         with suppress(*OF_ONE_TABLE):
@@ -451,6 +463,21 @@ def collect(
         elif header.entry == EntryType.END:
             if header.props.get("xa") == "prepare":
                 prepared[header.props["xa_xid"]] = touched
+        elif header.entry == EntryType.HEARTBEAT:
+            entered, left, differ = (
+                {_table_of(name) for name in header.props.get(prop, "").split(",") if name}
+                for prop in ("tables_in", "tables_out", "tables_changed")
+            )
+            distrust(
+                entered | differ, f"the producer's filters changed at {place}: rows of before did not pass, or with other columns"
+            )
+            for name in sorted(left):
+                if options.wants(*name):
+                    change = changes(*name)
+                    try:
+                        change.leave(place)
+                    except OF_ONE_TABLE as error:
+                        change.fail(str(error))
         elif header.type == EventType.XAROLLBACK:
             names = prepared.get(header.props.get("xa_xid", ""))
             reason = f"the XA transaction rolled back at {place} had been written at its XA PREPARE, and its rows are in the copy"

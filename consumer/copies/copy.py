@@ -33,6 +33,7 @@ from shmstore.consumer.copies.change_reduction import (
     Empty,
     First,
     Last,
+    Leave,
     Merge,
     Replace,
     Reread,
@@ -141,11 +142,13 @@ class Copy:
         elif isinstance(step, Empty):
             self._homeless = False
             if step.dropped and self._remove_dropped and not self._history:
-                self._remove()
+                self._remove("was dropped")
                 return
             if step.dropped and target.exists:
                 self._say_kept()
             self._commit(step, {**at, **(FOLLOWS if self.aside else {})})
+        elif isinstance(step, Leave):
+            self._leave(step, at)
         elif self._homeless:
             if isinstance(step, First):
                 self._follow(step, at)
@@ -184,14 +187,25 @@ class Copy:
                 return
             self._homeless = False
 
-    def _remove(self) -> None:
+    def _remove(self, why: str) -> None:
         """The table is no more, and its copy goes: a batch that is run again makes it again, and removes it again."""
         other = self._filling()
         for target in (other, self._target):
             if target is not None and target.exists:
                 target.remove()
         self._next = None
-        _log.info("%s was dropped, and its copy %s is removed", self._name, self._path)
+        _log.info("%s %s, and its copy %s is removed", self._name, why, self._path)
+
+    def _leave(self, step: Leave, at: Mapping[str, int]) -> None:
+        """The producer reads the table no further: its copy goes where that was asked for, or stays as it is."""
+        if self._remove_dropped and not self._history:
+            self._remove("is not read by the producer any more")
+        elif self._target.exists:
+            _log.warning(
+                "the producer's filters leave out %s from %s on: its copy %s stays as it was there; remove_dropped=True removes it",
+                *(self._name, step.place, self._path),
+            )
+            self._commit(None, at)
 
     def _say_kept(self) -> None:
         if "dropped" not in self._troubles:
@@ -243,6 +257,6 @@ def _reread(step: Step, error: Exception) -> Reread:
     ours = isinstance(error, CopyDiffers)
     text = str(error) if ours else f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
     help = not ours or isinstance(error, CopyRefuses)
-    if isinstance(step, Empty | Alter):
+    if isinstance(step, Empty | Alter | Leave):
         return Reread(text, help)
     return Reread(text, help, step.schema, step.keys)

@@ -20,7 +20,6 @@ from shmstore.consumer.collector import no_collector
 from shmstore.consumer.copies.change_reduction import CannotCopy, CannotFollow, Columns, collect
 from shmstore.consumer.copies.copied_tables import CopiedTables
 from shmstore.consumer.copies.copy import Copy
-from shmstore.consumer.copies.initial_rows import exactly
 from shmstore.consumer.copies.target import Target
 from shmstore.encoding.codec import Header
 from shmstore.errors import StoreError
@@ -28,6 +27,7 @@ from shmstore.event import Position
 from shmstore.home.definitions import DefinitionsFile
 from shmstore.home.reader_state import copies_aside, keep_aside
 from shmstore.home.snapshots import request_snapshot
+from shmstore.patterns.table_patterns import exactly
 from shmstore.sql.names import folded
 
 _log = logging.getLogger(__name__)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterable
 
@@ -13,11 +12,6 @@ from shmstore.home.snapshots import Progress, new_id, request_snapshot, snapshot
 
 _LOOK_SECONDS = 1.0
 _log = logging.getLogger(__name__)
-
-
-def exactly(name: str) -> str:
-    """Return the pattern that matches the table `name`, as ``database.table``, and no other."""
-    return "regex:" + re.escape(name).replace(",", "\\,").replace("\\ ", "\\x20")
 
 
 def require_one_source(selection: CopiedTables) -> None:

@@ -101,6 +101,15 @@ class TableFilter:
             self._tables[(database, table)] = known
         return known
 
+    @property
+    def has_columns(self) -> bool:
+        """Whether columns are taken out of any table, or changed."""
+        return self._columns
+
+    def conditions_of(self, database: str, table: str) -> list[str]:
+        """Return the row filters of a table, as they are written."""
+        return [text.partition(":")[2].strip() for text, tables, _ in self.row_filters if tables.match(f"{database}.{table}")]
+
     def plan(self, schema: TableSchema, blob: bytes) -> TablePlan:
         """Return what is done with the columns of the table version `schema`, encoded as `blob`."""
         if not self._columns:

@@ -28,6 +28,8 @@ from shmstore.producer.errors import SettingsError
 from shmstore.producer.pipeline.attempts import Attempts
 from shmstore.producer.pipeline.behind import ReadersBehind
 from shmstore.producer.pipeline.merge import Lane, Piece, SourceMerge
+from shmstore.producer.pipeline.problems import Problems
+from shmstore.producer.pipeline.reloads import Reloads
 from shmstore.producer.pipeline.replicator import Replicator
 from shmstore.producer.pipeline.sink import BlockingPut
 from shmstore.producer.pipeline.statistics import Statistics, Summary, combined
@@ -48,6 +50,7 @@ class Member:
 
     def __init__(self, group: Group, settings: Settings) -> None:
         self.source, self.lane = settings.name, Lane(settings.name)
+        self.problems = Problems(settings, group.store, settings.name, group.log)
         self.failing = False  # its source cannot be read now
         self._group = group
         self._most_bytes, self._most_events = settings.transaction_bytes, settings.transaction_events
@@ -122,12 +125,22 @@ class Member:
 class Group:
     """The sources of `settings`, all of one store, as its one producer."""
 
-    def __init__(self, settings: Sequence[Settings], store: EventStore, stop: Stop, *, log: logging.Logger | None = None) -> None:
+    def __init__(
+        self,
+        settings: Sequence[Settings],
+        store: EventStore,
+        stop: Stop,
+        *,
+        log: logging.Logger | None = None,
+        reloads: Reloads | None = None,
+    ) -> None:
         self._settings, self.store = settings, store
-        self._log = log or logging.getLogger("producer")
-        self._attempts = Attempts(len(settings), stop, self._log)
-        self._blocking = BlockingPut(store, self._log)
-        self._behind = ReadersBehind(store, self._log)
+        self._reloads = reloads or Reloads(settings)
+        self.log = log or logging.getLogger("producer")
+        self._attempts = Attempts(len(settings), stop, self.log)
+        self._problems = Problems(settings[0], store, "", self.log)
+        self._blocking = BlockingPut(store, self.log, self._problems)
+        self._behind = ReadersBehind(store, self.log)
         self.changed = threading.Condition()
         self._beat = 0.0
         self._statistics = Statistics()
@@ -157,7 +170,7 @@ class Group:
             return by_source(resume.position), resume.tail
         found = checkpoints_in(self.store.home)
         if found:
-            self._log.info("start at the lowest checkpoint of %s", ", ".join(sorted(found)))
+            self.log.info("start at the lowest checkpoint of %s", ", ".join(sorted(found)))
         return lowest_by_source({name: checkpoint.position for name, checkpoint in found.items()}), None
 
     @property
@@ -211,7 +224,7 @@ class Group:
         def work(member: Member, settings: Settings) -> None:
             quick = min(settings.heartbeat, max(0.05, settings.merge_wait / 4))
             one = dataclasses.replace(settings, heartbeat=quick)
-            log = self._log.getChild(member.source)
+            log = self.log.getChild(member.source)
 
             def attempt() -> None:
                 replicator = Replicator(one, self.store, self._attempts.is_over, sink=member, log=log)
@@ -241,6 +254,7 @@ class Group:
             self.changed.notify_all()
         for thread in threads:
             thread.join()
+        self._problems.close()
         self._attempts.raise_first()
         return [results[member.source] for member in self.members]
 
@@ -363,3 +377,5 @@ class Group:
             stream = combined((one.stream for one in self._replicators.values()), self._statistics.stat())
             self.store.heartbeat(", ".join(names), stream=stream)
             self._behind.look()
+            self._reloads.look(self.store, self._attempts.is_over)
+            self._reloads.in_force(self.store, "nothing changed for this store")

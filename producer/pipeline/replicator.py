@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from shmstore import Event, EventStore, Position, StreamStat, UnsupportedEvent
+from shmstore import Event, EventStore, Position, ShmStoreError, SlotFlag, StreamStat, UnsupportedEvent
 from shmstore.encoding.codec import decode, encode_batch
 from shmstore.home.definitions import DefinitionsFile
 from shmstore.producer.binlog.files import BinlogFiles, list_files
@@ -26,8 +26,13 @@ from shmstore.producer.connection.link import BinlogLink
 from shmstore.producer.connection.server import read_server, require_binlog
 from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.errors import ChecksumMismatch, LinkLost, LoginRefused, ServerBehind, ServerUnreachable, SettingsError
+from shmstore.producer.filters.changed import TablesChanged, entered_by_rename, names_changed, tables_changed
 from shmstore.producer.filters.fit import unfit_row_filters
+from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.filters.unused import unused_patterns
+from shmstore.producer.pipeline.live_settings import LiveSettings, encoded
+from shmstore.producer.pipeline.problems import ENDED, LINK
+from shmstore.producer.pipeline.reloads import Reloads
 from shmstore.producer.pipeline.retention import Retention
 from shmstore.producer.pipeline.sink import Sink, StoreSink, with_store
 from shmstore.producer.pipeline.statistics import Statistics, Summary
@@ -74,11 +79,13 @@ class Replicator:
         after: Handler | None = None,
         log: logging.Logger | None = None,
         sink: Sink | None = None,
+        reloads: Reloads | None = None,
     ) -> None:
         self._settings, self._store, self._stop = settings, store, stop
         self._before, self._after = before, after
         self._log = log or logging.getLogger("producer")
         self._sink: Sink = sink or StoreSink(settings, store, self._log)
+        self._live = LiveSettings(settings, store, self._sink.source, reloads or Reloads([settings]), self._log)
         self._buffer = new_buffer(
             events=max(1, min(settings.transaction_events, store.capacity // 2)),
             size=max(1, min(settings.transaction_bytes, store.limit_bytes // 2)),
@@ -87,7 +94,7 @@ class Replicator:
         )
         self._decoder = EventDecoder(
             self._buffer,
-            settings.table_filter(self._left_out),
+            self._live.now.table_filter(self._left_out),
             rows_query=settings.rows_query,
             pass_statements=settings.statements == "pass",
             skip_errors=settings.on_error == "skip",
@@ -99,8 +106,9 @@ class Replicator:
         self._published = PublishedTables(
             DefinitionsFile(store.home, self._sink.source or "", store.may_produce), self._decoder.filter
         )
-        self._options = options_of(settings) if before is None else ""
+        self._filters_again = 0.0  # when filters that could not be taken are tried again
         self._origin = OriginFile(store.home, self._sink.source or "", store.may_produce)
+        self._known: Origin | None = None  # as it was written last
         alone = self._sink.source is None and not settings.binlog
         self._snapshot = Snapshot(settings, store, self._decoder, self._log, stop) if alone else None
         if not alone and (settings.snapshot != "never" or settings.on_purged == "snapshot"):
@@ -120,9 +128,18 @@ class Replicator:
             table,
         )
 
+    @property
+    def _options(self) -> str:
+        return options_of(self._live.now) if self._before is None else ""
+
     def _altered(self, statement: Statement, database: str) -> None:
-        if self._snapshot is not None:
-            self._snapshot.altered(statement, database)
+        if self._snapshot is None:
+            return
+        self._snapshot.altered(statement, database)
+        if statement.targets and self._live.now.new_tables == "snapshot":
+            entered = entered_by_rename(statement.tables, statement.targets, self._decoder.filter)
+            if entered:  # asked for before the statement is put: after a kill between the two it is read, and asked for, again
+                self._live.ask_for_renamed(entered, self._decoder.position)
 
     def summary(self) -> Summary:
         """Return the counts so far."""
@@ -156,7 +173,11 @@ class Replicator:
             with closing(self._retention), suppress(Stopped):
                 self._run()
             return self.summary()
+        except ShmStoreError as error:
+            self._sink.problems.begin(ENDED, error)
+            raise
         finally:
+            self._sink.problems.close()
             self._statistics.connected = False
 
     def _run(self) -> None:
@@ -176,6 +197,7 @@ class Replicator:
             linked = time.monotonic()  # not before: what was slow to come has not stood yet
             self._statistics.connected = True
             self._statistics.hear()
+            self._sink.problems.end(LINK, ENDED)
             try:
                 self._heartbeat(at_once=True)
                 self._stream(link)
@@ -201,6 +223,7 @@ class Replicator:
 
     def _pause(self, backoff: Backoff, error: Exception) -> None:
         wait = backoff.failed()
+        self._sink.problems.begin(LINK, error)
         self._log.warning("%s; trying again in %.1f s (attempt %d)", error, wait, backoff.failures)
         self._statistics.connected = False
         self._heartbeat(at_once=True)
@@ -239,7 +262,7 @@ class Replicator:
             require_binlog(server, self._settings)
             self._statistics.set_clock(round(float(session.query("SELECT @@timestamp")[0][0]) * 1000))
             found = ServerFound(session, server, resume, sink.checkpoints, sink.last, self._origin.load(), self._options)
-            chosen = choose_beginning(self._settings, found, self._store.home.of_source(sink.source or ""), self._log)
+            chosen = choose_beginning(self._live.now, found, self._store.home.of_source(sink.source or ""), self._log)
             if found.fresh:
                 self._look_at_start()
             self._claim(found)
@@ -271,9 +294,9 @@ class Replicator:
         if self._linked:
             return
         tables = VisibleTables(session)
-        for unfit in unfit_row_filters(tables, self._decoder.filter):
+        for unfit in unfit_row_filters(tables, self._live.wanted.table_filter()):
             self._log.warning("%s%s", unfit.problem, "; the first row of that table will stop this producer" * unfit.stops)
-        for unused in unused_patterns(tables, self._settings):
+        for unused in unused_patterns(tables, self._live.wanted):
             self._log.warning("%s", unused)
 
     def _write(self, found: ServerFound, chosen: StreamBeginning) -> None:
@@ -282,7 +305,9 @@ class Replicator:
             chosen.schemas, self._store.home.of_source(self._sink.source or ""), self._store.home, self._store.may_produce
         )
         self._published.begin_at(chosen.schemas, chosen.start.position)
-        self._origin.save(self._origin_now(found))
+        self._known = self._origin_now(found)
+        self._origin.save(self._known)
+        self._live.begin()
         if self._snapshot is not None and chosen.snapshot:
             self._snapshot.want(found.session, found.server, chosen.snapshot)
 
@@ -328,7 +353,7 @@ class Replicator:
         if resume is not None:
             last = self._sink.last
             require_same_files(
-                WantedTransaction(last, settings, None, rows=False) if last is not None else None, files, self._log
+                WantedTransaction(last, self._live.now, None, rows=False) if last is not None else None, files, self._log
             )
             files, position, executed = find_position(files, resume.position, self._stop)
         elif isinstance(start, datetime):
@@ -338,6 +363,7 @@ class Replicator:
             first = start if isinstance(start, Position) else Position(files[0].name, 4)
             files, position, executed = find_position(files, first, self._stop)
         self._published.begin_files(resume.position if resume is not None else None, position)
+        self._live.begin()
         self._sink.begin(StreamStart(position, executed))
         self._linked = True
         self._source = settings.name or f"file://{Path(settings.binlog).resolve()}"
@@ -351,6 +377,8 @@ class Replicator:
         heartbeats = self._decoder.heartbeats
         self._link = link
         while not self._stop():
+            if self._live.pending and not self._take_filters():
+                return
             events = link.read()
             if events is None:
                 self._put_ready()
@@ -358,9 +386,9 @@ class Replicator:
             if events:
                 self._statistics.hear()
             for raw in events:
-                if snapshot is None or not snapshot.waits:
+                if not self._waits_for_end:
                     feed(raw)
-                elif not self._feed_singly(raw, link, snapshot):
+                elif not self._feed_singly(raw, link):
                     return
                 if buffer.full and not self._put_ready():
                     return
@@ -378,6 +406,11 @@ class Replicator:
                 self._sink.heard(drained=drained)
             self._heartbeat()
 
+    @property
+    def _waits_for_end(self) -> bool:
+        """Whether something is to be done at the end of the next transaction."""
+        return self._live.pending or (self._snapshot is not None and self._snapshot.waits)
+
     def _step_snapshot(self, link: BinlogLink, snapshot: Snapshot, *, heard: bool, read: bool = True) -> bool:
         """Let the snapshot do a little, or much where it holds the stream; False when asked to stop meanwhile."""
         link.hurry(snapshot.active)
@@ -392,16 +425,77 @@ class Replicator:
             self._heartbeat()
         return True
 
-    def _feed_singly(self, run: Any, link: BinlogLink, snapshot: Snapshot) -> bool:
-        """Feed a run of events one by one, and let the snapshot see the ends of transactions, as long as it waits for one."""
+    def _feed_singly(self, run: Any, link: BinlogLink) -> bool:
+        """Feed a run of events one by one, and look at the ends of transactions, as long as one is waited for; False when asked to stop."""
+        snapshot = self._snapshot
         for raw in singly(run):
             self._decoder.feed_one(raw)
-            if self._decoder.in_transaction or not snapshot.waits:
+            if self._decoder.in_transaction or not self._waits_for_end:
                 continue
-            if not (self._put_ready() and self._step_snapshot(link, snapshot, heard=True, read=False)):
+            if not self._put_ready() or (self._live.pending and not self._take_filters()):
+                return False
+            if snapshot is not None and snapshot.waits and not self._step_snapshot(link, snapshot, heard=True, read=False):
                 return False
         self._decoder.forget_tables()  # the compiled side has not seen them
         return True
+
+    # ------------------------------------------------------------ filters
+
+    def _take_filters(self) -> bool:
+        """Let the filters of the file be in force from here on, if the stream is between two transactions; False when asked to stop.
+
+        The order is that of `start.in_force`: all before is put, and on disk; what follows is written down; its event is put.
+        """
+        live, decoder = self._live, self._decoder
+        state = decoder.state
+        if not state.file or state.in_transaction or state.tail is not None or time.monotonic() < self._filters_again:
+            return True
+        if not self._put_ready():
+            return False
+        if live.take_quietly():
+            return True
+        after = live.wanted.table_filter(self._left_out)
+        try:
+            tables = self._tables_changed(after)
+        except (LinkLost, LoginRefused, ServerUnreachable) as error:
+            self._filters_again = time.monotonic() + SECOND
+            self._log.warning("filters: %s; they are taken later", error)
+            return True
+        if not live.on_disk():
+            self._log.warning("filters: the log of store %r is not on disk yet; they are taken later", self._store.name)
+            return True
+        change = live.prepare(tables, snapshots=self._snapshot is not None)
+        event = live.event(change, decoder.position)
+        self._buffer.add(*encoded(event))
+        self._buffer.end(int(SlotFlag.TRANSACTION_END))
+        flush = self._buffer.take()
+        assert flush is not None
+        if not self._hand_over(flush):
+            return False
+        decoder.use_filter(after)
+        if self._known is not None:
+            self._known = self._known._replace(
+                options=options_of(change.settings) if self._before is None else "", since=self._store.newest
+            )
+            self._origin.save(self._known)
+        self._published.use(after, decoder.position)
+        if self._snapshot is not None:
+            self._snapshot.refilter()
+        live.put(change, decoder.position)
+        if self._after is not None:
+            self._after([event])
+        return True
+
+    def _tables_changed(self, after: TableFilter) -> TablesChanged:
+        """What other filters mean for the tables that the server has now, or, of local files, that are known. Raises `LinkLost` and its like."""
+        before = self._decoder.filter
+        if self._settings.binlog:
+            return names_changed(self._published.names, before, after)
+        session = connect(self._settings, self._endpoints[0], self._stop)
+        try:
+            return tables_changed(VisibleTables(session), before, after)
+        finally:
+            session.close()
 
     # ------------------------------------------------------------ the store
 
@@ -427,17 +521,23 @@ class Replicator:
                     events = [*changed[:-1], end._replace(part=last.part, cut=last.cut)]
                 blob, slots = encode_batch(events)
                 flush = flush._replace(blob=memoryview(blob), slots=slots)
+        if not self._hand_over(flush):
+            return False
+        if self._after is not None:
+            self._after(events)
+        return True
+
+    def _hand_over(self, flush: Flush) -> bool:
         statistics, newest = self._statistics, int(flush.slots["time"][-1])
         statistics.begin(newest)
         done = self._sink.put(flush, self._stop, self._while_full)
         if statistics.waited() and self._link is not None:
             self._link.rest()
-        if not done:
-            return False
-        statistics.put(transactions=flush.ends, events=len(flush.slots), rows=flush.rows, size=len(flush.blob), newest_ms=newest)
-        if self._after is not None:
-            self._after(events)
-        return True
+        if done:
+            statistics.put(
+                transactions=flush.ends, events=len(flush.slots), rows=flush.rows, size=len(flush.blob), newest_ms=newest
+            )
+        return done
 
     def _while_full(self) -> None:
         if self._snapshot is not None:
@@ -449,6 +549,8 @@ class Replicator:
         if not self._linked or not (at_once or now - self._beat >= SECOND):
             return
         self._beat = now
+        if self._sink.source is None:
+            self._live.look(self._stop)
         self._retention.look(self._position)
         self._sink.heartbeat(self._source, self._position, self.stream)
         if self._snapshot is not None:
@@ -470,14 +572,17 @@ def run(
     before: Handler | None = None,
     after: Handler | None = None,
     log: logging.Logger | None = None,
+    reloads: Reloads | None = None,
 ) -> Summary:
     """Replicate `settings`' source into its store until `stop` says so; the store is created when it is not there.
 
     `before` gets the events of each put and may return others in their place, but leaves no BEGIN without its END; `after` sees
-    what was put. Raises `ShmStoreError`.
+    what was put. `reloads` reads the configuration file again on request; without it such a request is refused. Raises `ShmStoreError`.
     """
     stopping = stop if callable(stop) else stop.is_set
     where = log or logging.getLogger("producer")
     return with_store(
-        settings, where, lambda store: Replicator(settings, store, stopping, before=before, after=after, log=where).run()
+        settings,
+        where,
+        lambda store: Replicator(settings, store, stopping, before=before, after=after, log=where, reloads=reloads).run(),
     )

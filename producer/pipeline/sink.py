@@ -30,6 +30,7 @@ from shmstore import (
 )
 from shmstore.home.acks import checkpoints_in
 from shmstore.producer.pipeline.behind import ReadersBehind
+from shmstore.producer.pipeline.problems import FULL, Problems
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.last_transaction import LastTransaction, last_transaction
 from shmstore.producer.start.resume import Resume, StreamStart, resume_point
@@ -49,6 +50,8 @@ Worked = TypeVar("Worked")
 
 class Sink(Protocol):
     """What one source is put into: a store of its own, or its part of a group's store."""
+
+    problems: Problems
 
     @property
     def source(self) -> str | None:
@@ -93,7 +96,8 @@ class StoreSink:
     def __init__(self, settings: Settings, store: EventStore, log: logging.Logger) -> None:
         store.claim()
         self._settings, self._store = settings, store
-        self._blocking = BlockingPut(store, log)
+        self.problems = Problems(settings, store, "", log)
+        self._blocking = BlockingPut(store, log, self.problems)
         self._behind = ReadersBehind(store, log)
         self._begun: Position | None = None  # where the source was first read: while nothing was put, it goes on there
 
@@ -148,8 +152,8 @@ class StoreSink:
 class BlockingPut:
     """The puts of one producer."""
 
-    def __init__(self, store: EventStore, log: logging.Logger) -> None:
-        self._store, self._log = store, log
+    def __init__(self, store: EventStore, log: logging.Logger, problems: Problems) -> None:
+        self._store, self._log, self._problems = store, log, problems
         self._warned = float("-inf")
 
     def put(
@@ -167,12 +171,17 @@ class BlockingPut:
                 break
             except StoreFull:
                 now = time.monotonic()
+                if now - began >= PATIENCE:
+                    self._problems.begin(
+                        FULL, f"the ring has had no free space for {now - began:.0f} s: {self._store.stat().holdup}"
+                    )
                 if now - began >= PATIENCE and now - self._warned >= AGAIN:
                     self._warn(len(slots), len(blob), now - began)
                     self._warned, warned = now, True
                 meanwhile()
                 if stop():
                     return False
+        self._problems.end(FULL)
         if warned:
             self._log.info("store %r has free space again, after %.1f s", self._store.name, time.monotonic() - began)
         return True

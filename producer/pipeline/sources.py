@@ -10,6 +10,7 @@ from shmstore import EventStore
 from shmstore.home.acks import checkpoints_in
 from shmstore.producer.pipeline.attempts import Attempts
 from shmstore.producer.pipeline.group import Group
+from shmstore.producer.pipeline.reloads import Reloads
 from shmstore.producer.pipeline.replicator import Replicator, StopEvent
 from shmstore.producer.pipeline.sink import with_store
 from shmstore.producer.pipeline.statistics import Summary
@@ -20,13 +21,16 @@ from shmstore.producer.stop import Stop
 __all__ = ["run_all"]
 
 
-def run_all(settings: Sequence[Settings], stop: Stop | StopEvent, *, log: logging.Logger | None = None) -> list[Summary]:
-    """Replicate several sources, each store in a thread, until `stop` says so; return what each did.
+def run_all(
+    settings: Sequence[Settings], stop: Stop | StopEvent, *, log: logging.Logger | None = None, reloads: Reloads | None = None
+) -> list[Summary]:
+    """Replicate several sources, each store in a thread, until `stop` says so; return what each did. `reloads`: as `run` has it.
 
     A source that fails is tried again by itself while the others go on, as `Attempts` says. What does not run in the end is raised: the
     `ShmStoreError` of the first that failed.
     """
     where = log or logging.getLogger("producer")
+    reading_again = reloads or Reloads(settings)
     groups: dict[str, list[int]] = {}
     for i, one in enumerate(settings):
         groups.setdefault(one.store, []).append(i)
@@ -34,7 +38,7 @@ def run_all(settings: Sequence[Settings], stop: Stop | StopEvent, *, log: loggin
     results: dict[int, Summary] = {}
 
     def work(members: list[int]) -> None:
-        chosen, source = [settings[i] for i in members], _Source()
+        chosen, source = [settings[i] for i in members], _Source(reading_again)
 
         def attempt() -> None:
             results.update(zip(members, source.run(chosen, attempts.is_over, where), strict=True))
@@ -59,19 +63,21 @@ def _name(settings: list[Settings]) -> str:
 class _Source:
     """The sources of one store, of which there may be one."""
 
-    was_read = False  # in the last attempt
+    def __init__(self, reloads: Reloads) -> None:
+        self._reloads = reloads
+        self.was_read = False  # in the last attempt
 
     def run(self, settings: list[Settings], stop: Stop, log: logging.Logger) -> list[Summary]:
         return with_store(settings[0], log, lambda store: self._run(settings, store, stop, log))
 
     def _run(self, settings: list[Settings], store: EventStore, stop: Stop, log: logging.Logger) -> list[Summary]:
         if len(settings) > 1 or _is_of_group(store, settings[0]):
-            group = Group(settings, store, stop, log=log)
+            group = Group(settings, store, stop, log=log, reloads=self._reloads)
             try:
                 return group.run()
             finally:
                 self.was_read = group.was_read
-        replicator = Replicator(settings[0], store, stop, log=log)
+        replicator = Replicator(settings[0], store, stop, log=log, reloads=self._reloads)
         try:
             return [replicator.run()]
         finally:

@@ -83,6 +83,22 @@ class PublishedTables:
         if lines:
             self._file.append(lines)
 
+    @property
+    def names(self) -> list[TableName]:
+        """The tables that are known, whatever the filter."""
+        return list(self._known)
+
+    def use(self, table_filter: TableFilter, position: Position) -> None:
+        """From `position` on, keep what passes `table_filter`. Raises `StoreError`."""
+        before = {one.name: one.schema for one in self._definitions(self._known, position)}
+        self._filter = table_filter
+        now = list(self._definitions(self._known, position))
+        names = {one.name for one in now}
+        changed = [one for one in now if one.name not in before or before[one.name] != one.schema]
+        gone = [Definition(position.file, position.offset, *name, None) for name in before if name not in names]
+        if self._history is not None and (changed or gone):
+            self._file.append([*changed, *gone])
+
     def _definitions(self, tables: Mapping[TableName, Table | Unreadable], position: Position) -> Iterable[Definition]:
         for (database, table), now in tables.items():
             if self._filter.passes(database, table):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from shmstore import SourceError
 from shmstore.clock import calendar_ms
-from shmstore.home.snapshots import SnapshotRequest, new_id
+from shmstore.home.snapshots import ENTERED, SnapshotRequest, new_id
 from shmstore.patterns.linear_regex import PatternRefused
 from shmstore.producer.connection.server import SourceServer
 from shmstore.producer.connection.session import ServerSession, connect
@@ -19,17 +20,18 @@ from shmstore.producer.snapshot.tables import list_tables, may_select
 from shmstore.producer.snapshot.watermarks import refusal
 from shmstore.producer.stop import Stop
 
-# Reasons of requests that may mean no table: for those that no copy has yet, and for one that a DDL changed, which may be dropped since,
-# or not be read (what gh-ost and pt-online-schema-change rename a table to).
-_OF_COPIES = ("missing", "reread")
+# Reasons of requests that may mean no table: for those that no copy has yet, and for one that a DDL changed or brought in, which may be
+# dropped since, or not be read (what gh-ost and pt-online-schema-change rename a table to).
+_MAY_BE_GONE = ("missing", "reread", ENTERED)
 
 
 class Intake:
     """The requests of one store, on their way into its progress."""
 
     def __init__(
-        self, settings: Settings, kept: KeptProgress, table_filter: TableFilter, log: logging.Logger, stop: Stop
+        self, settings: Settings, kept: KeptProgress, table_filter: Callable[[], TableFilter], log: logging.Logger, stop: Stop
     ) -> None:
+        """`table_filter` returns the one of now."""
         self._settings, self._kept, self._filter, self._log, self._stop = settings, kept, table_filter, log, stop
 
     def want(self, session: ServerSession, server: SourceServer, reason: str) -> None:
@@ -81,10 +83,10 @@ class Intake:
     def _choose(self, session: ServerSession, request: SnapshotRequest) -> tuple[list[tuple[str, str]], str]:
         """The tables that a request means, and what of it means none."""
         patterns = read_patterns(request.tables)
-        seen = list_tables(session, self._filter.passes)
+        seen = list_tables(session, self._filter().passes)
         tables = [(db, name) for db, name in seen if not patterns or patterns.match(f"{db}.{name}")]
         missing = [each for each in patterns.wanted if not any(read_patterns(each).match(f"{db}.{name}") for db, name in tables)]
-        if request.reason in _OF_COPIES:
+        if request.reason in _MAY_BE_GONE:
             return tables, ""
         if tables:
             return tables, f"no table matches {', '.join(missing)}" if missing else ""

@@ -71,7 +71,7 @@ class Snapshot:
     def __init__(self, settings: Settings, store: EventStore, decoder: EventDecoder, log: logging.Logger, stop: Stop) -> None:
         self._settings, self._store, self._decoder, self._log = settings, store, decoder, log
         self._kept = KeptProgress(store)
-        self._intake = Intake(settings, self._kept, decoder.filter, log, stop)
+        self._intake = Intake(settings, self._kept, lambda: decoder.filter, log, stop)
         self._connections = ReadConnections(settings, log, stop)
         self._placing = Placing(store, decoder)
         self._server: SourceServer | None = None
@@ -127,6 +127,14 @@ class Snapshot:
                 self._disturbed.clear()
                 self._drop()
             self.active = self.progress.open
+
+    def refilter(self) -> None:
+        """The decoder has another filter: leave out the tables that it does not let through; the chunks under way begin again with it."""
+        self._drop()
+        for task in self.progress.tasks:
+            if task.open and not self._decoder.filter.passes(task.database, task.table):
+                self._settle(task, "cancelled", "changed filters leave it out")
+        self.active = self.progress.open
 
     # ------------------------------------------------------------ between reads of the stream
 
@@ -485,7 +493,7 @@ class Snapshot:
     def _settle(self, task: Task, state: str, problem: str) -> None:
         self.progress.settle(task, state, problem)
         self._forget(task)
-        log = self._log.warning if state == "gone" else self._log.error
+        log = self._log.error if state == "failed" else self._log.warning
         log("snapshot: %s.%s is left out: %s", task.database, task.table, problem)
         self._kept.save()
 

@@ -69,6 +69,7 @@ def _ends(store: EventStore, newest: int, until: Position | None = None) -> Iter
     """Yield the sequences of transaction ends and DDLs, newest first; of one binlog file only those up to `until`, where that is given."""
     for slots, first in _back(store, newest):
         found = (slots["flags"] & int(SlotFlag.ACK_POINT) != 0) & (slots["type"] != int(EventType.READ))
+        found &= slots["entry"] != int(EntryType.HEARTBEAT)  # a change of filters
         if until is not None:
             found &= (slots["file"] == until.file_number) & (slots["offset"] <= until.offset)
         yield from (first + int(i) for i in np.flatnonzero(found)[::-1])

@@ -21,15 +21,12 @@ from shmstore.producer.connection.server import SourceServer, binlog_files, log_
 from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.errors import PrivilegeMissing
 from shmstore.producer.positions.scan import file_begins
-from shmstore.producer.settings import Settings
+from shmstore.producer.settings import FILTERS, Settings
 from shmstore.units import moment
 
 NAME: Final = "origin"
 VERSION: Final = 1
-_OPTIONS: Final = (
-    *("include", "exclude", "column_include", "column_exclude", "column_mask", "column_hash", "hash_key"),
-    *("operations", "row_filter", "ghost_tables", "statements"),
-)
+_OPTIONS: Final = (*FILTERS, "hash_key", "statements")
 
 
 class Origin(NamedTuple):

@@ -129,6 +129,11 @@ class EventDecoder:
         if self._fast_path is not None:
             self._fast_path.forget_tables()
 
+    def use_filter(self, table_filter: TableFilter) -> None:
+        """Decide with `table_filter` from now on. Call it between two transactions."""
+        self.filter = table_filter
+        self.forget_tables()
+
     def use(self, schemas: Schemas | None, present: PresentTables | None = None, table_case: str = "") -> None:
         """From the next `start` on, ask `schemas` for what the log does not say, and `present` where rows cannot be read with that.
 

@@ -15,6 +15,7 @@ MODULES = {
     "init": ("init",),
     "config": ("config",),
     "producing": ("produce", "run", "doctor"),
+    "control": ("reload",),
     "snapshot": ("snapshot",),
     "verify": ("verify",),
     "tail": ("tail",),

@@ -9,8 +9,9 @@ from types import FrameType
 
 
 @contextmanager
-def on_signal(stop: Callable[[], None]) -> Iterator[list[int]]:
-    """Call `stop` on SIGTERM, Ctrl-C, and SIGHUP unless that is ignored, as by nohup; a second Ctrl-C interrupts at once.
+def on_signal(stop: Callable[[], None], reload: Callable[[], None] | None = None) -> Iterator[list[int]]:
+    """Call `stop` on SIGTERM, Ctrl-C, and SIGHUP unless that is ignored, as by nohup; a second Ctrl-C interrupts at once. With `reload`
+    SIGHUP calls that instead.
 
     Yields the list of the signals that came. A command says that it is ready inside the block: who reads that may send a signal at once.
     """
@@ -22,10 +23,16 @@ def on_signal(stop: Callable[[], None]) -> Iterator[list[int]]:
         came.append(number)
         stop()
 
+    def hang_up(number: int, frame: FrameType | None) -> None:
+        assert reload is not None
+        reload()
+
     ending = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+    if reload is None and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         ending.append(signal.SIGHUP)
     before = {number: signal.signal(number, handle) for number in ending}
+    if reload is not None:
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, hang_up)
     try:
         yield came
     finally:

@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 
 from shmstore.encoding.row_check import check_rows
 from shmstore.errors import BatchTooLarge, StoreCorrupt
-from shmstore.event import ABSENT, Column, Cut, EntryType, Event, EventType, Position, Row, TableSchema
+from shmstore.event import ABSENT, FILTERS_CHANGED, Column, Cut, EntryType, Event, EventType, Position, Row, TableSchema
 from shmstore.memory.layout import MAX_PAYLOAD, SLOT, SlotFlag
 from shmstore.sources import pack_sources, unpack_sources
 
@@ -94,10 +94,14 @@ class Header(NamedTuple):
     @property
     def ends_transaction(self) -> bool:
         """As `Event.ends_transaction`."""
-        return self.entry == _END or (self.entry == _DDL and "in_transaction" not in self.props)
+        return (
+            self.entry == _END
+            or (self.entry == _DDL and "in_transaction" not in self.props)
+            or (self.entry == _HEARTBEAT and FILTERS_CHANGED in self.props)
+        )
 
 
-_END, _DDL = int(EntryType.END), int(EntryType.DDL)
+_END, _DDL, _HEARTBEAT = int(EntryType.END), int(EntryType.DDL), int(EntryType.HEARTBEAT)
 
 #: True where events are encoded and decoded by compiled code; SHMSTORE_PURE=1 in the environment keeps it from that.
 COMPILED: bool = compiled is not None and os.environ.get("SHMSTORE_PURE", "") in ("", "0")
@@ -545,7 +549,7 @@ def flags_of(event: Event) -> int:
     """Return the slot flags of `event`."""
     if not event.ends_transaction:
         return 0
-    return SlotFlag.TRANSACTION_END if event.entry is EntryType.END else SlotFlag.DDL
+    return SlotFlag.DDL if event.entry is EntryType.DDL else SlotFlag.TRANSACTION_END
 
 
 def encode_batch(events: Iterable[Event]) -> tuple[bytes, NDArray[np.void]]:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from shmstore.atomic_file import sync
 from shmstore.errors import StoreError, refused
-from shmstore.home import acks, definitions, identity, reader_state, snapshots
+from shmstore.home import acks, control, definitions, identity, reader_state, snapshots
 from shmstore.home.home import FIX, LOCK, Home
 
 LOG_REMOVED: Final = "log.removed-"
@@ -69,6 +69,10 @@ KINDS: Final = (
     FileKind("schema history put aside", "schemas-*.old", of_source=True),
     FileKind("snapshot progress", snapshots.NAME, lambda home, _: snapshots.ProgressFile(home).load()),
     FileKind("snapshot request", f"snapshot-*{snapshots.REQUEST}", _read_request),
+    FileKind("filters in force", "filters.in-force", lambda _, at: json.loads(at.read_bytes())["version"], of_source=True),
+    FileKind("open problems", "problems.open", lambda _, at: json.loads(at.read_bytes())["version"], of_source=True),
+    FileKind("request to the producer", f"control-*{control.REQUEST}", control.check_request),
+    FileKind("answers of the producer", control.NAME, lambda _, at: control.read_answers(at)),
     FileKind("digests of verify", "verify", folder=True),
     FileKind("file of a writer that was killed", TEMPORARY, of_source=True),
 )

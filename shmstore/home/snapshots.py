@@ -44,7 +44,8 @@ NAME: Final = "snapshot.progress"
 REQUEST: Final = ".request"
 MARKS = 256  # chunks that may still be lost and are looked for; older ones are read again after a loss of the store
 OPEN = ("waiting", "reading")
-REPLACING = ("purged", "repair")  # reasons for which a copy takes the rows in place of all that it has
+ENTERED: Final = "entered"  # reason of a request for tables that changed filters, or a RENAME, let in
+REPLACING = ("purged", "repair", ENTERED)  # reasons for which a copy takes the rows in place of all that it has
 
 
 class TableProgress(NamedTuple):
@@ -99,7 +100,7 @@ class ChunkMark(NamedTuple):
 
 
 class SnapshotRequest(NamedTuple):
-    """A wish: tables by pattern, why (initial, asked, purged, missing, reread, repair), or to cancel what is open.
+    """A wish: tables by pattern, why (initial, asked, purged, missing, reread, repair, entered), or to cancel what is open.
 
     `where`: a condition on the rows, `columns`: of these only; both empty: whole tables.
     """

@@ -100,6 +100,11 @@ class Patterns(NamedTuple):
         return "" if regex or set(bare) & set("*?[") else bare
 
 
+def exactly(name: str) -> str:
+    """Return the pattern that matches the table `name`, as ``database.table``, and no other."""
+    return "regex:" + re.escape(name).replace(",", "\\,").replace("\\ ", "\\x20")
+
+
 def split_patterns(text: str) -> list[str]:
     """Split at commas that stand outside of ``() [] {}`` and are not escaped."""
     parts, depth, start, at = [], 0, 0, 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,7 @@ from shmstore.producer.positions.gtid_position import current_position
 from shmstore.producer.settings import ServerAddress, Settings
 from tests.producer.running import execute, running, store_name, wait_for
 from tests.servers.server import Server, start_server
+from tests.shmstore.commands import run as command
 
 pytestmark = pytest.mark.server
 
@@ -199,3 +202,29 @@ def test_patterns_that_name_nothing(any_server: Server, database: str, caplog: p
     with running(any_server, exclude=("nowhere.*", "mysql.*"), column_mask=(f"{database}.orders.totl",)):
         lines = [record.message for record in caplog.records if "names no" in record.message]
     assert [line.partition(":")[0] for line in lines] == ["exclude", "column_mask"]
+
+
+def test_a_producer_that_runs(mariadb: Server, database: str, tmp_path: Path) -> None:
+    """`--running` says that it reads this server, then that other filters are in force than are given, then that none runs."""
+    with running(mariadb, include=(f"{database}.*",)) as run:
+        execute(mariadb, database, "CREATE TABLE t (id INT PRIMARY KEY)")
+        settings = run.settings
+        found = {each.check: each for each in producer.check_running(settings)}
+        assert {each.state for each in found.values()} == {"ok"}, found
+        assert {"producer", "link", "same server", "filters", "free space", "disk"} == found.keys()
+        other = {each.check: each for each in producer.check_running(dataclasses.replace(settings, include=("x.*",)))}
+        assert other["filters"].state == "warn"
+        assert "include" in other["filters"].found
+        options = ["--host", mariadb.host, "--port", str(mariadb.port), "--user", mariadb.user, "--include", f"{database}.*"]
+        assert "ok    same server: " in command("doctor", "--running", settings.store, *options)
+        run.stop()
+        assert "fail  producer: no producer" in command("doctor", "--running", settings.store, *options, code=1)
+
+
+def test_another_server_than_the_producers(mariadb: Server, mysql: Server) -> None:
+    """It is named, with the one that the store was read from."""
+    with running(mariadb) as run:
+        asked = dataclasses.replace(run.settings, host=mysql.host, port=mysql.port, user=mysql.user)
+        found = {each.check: each for each in producer.check_running(asked)}
+    assert found["same server"].state in ("fail", "warn")
+    assert "the store was read from" in found["same server"].found

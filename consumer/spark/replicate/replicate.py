@@ -207,7 +207,8 @@ def replicate(
     The checkpoint is kept in ``_checkpoint`` next to the copies where none is given. With `snapshot` the rows of the tables that have no
     copy yet are asked of the store's producer, and the log (``shmstore``, at INFO) says how far that is. `storage` are delta-rs's storage options, for
     copies in an object store: ``target="s3://lake/{database}/{table}"``, ``storage={"AWS_REGION": ...}``; then `checkpoint` must
-    be given. With `remove_dropped` a copy goes when its table is dropped or gets another name; otherwise it stays, without rows.
+    be given. With `remove_dropped` a copy goes when its table is dropped or gets another name; otherwise it stays, without rows. So does
+    one that changed filters of the producer leave out; otherwise that stays as it is.
     After each `optimize` commits to a Delta table its small files are put together, and files that no version of the last week needs are removed.
     Where `snapshot` is a `shmstore.producer.ServerTables`, of the producer's settings, Spark's executors read those rows straight from the server, before
     the query starts and this returns: into Delta or Parquet, in folders that driver and executors see.

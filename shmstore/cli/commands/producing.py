@@ -17,7 +17,7 @@ from shmstore.cli.signals import ended, on_signal
 from shmstore.units import printable
 
 if TYPE_CHECKING:
-    from shmstore.producer import Summary
+    from shmstore.producer import Settings, Summary
 
 
 def add(commands: Commands) -> None:
@@ -31,6 +31,8 @@ def add(commands: Commands) -> None:
         "Each option is also an environment variable (--read-timeout: SHMSTORE_READ_TIMEOUT) and a key of the "
         "TOML file, under [producer] or [source.NAME] (read_timeout = 60). A flag wins over a variable, a variable "
         "over the file. Secrets have no flags, because a process list shows flags.\n"
+        "With --config, SIGHUP and `shmstore reload` read the file again: filters change at the end of a transaction. Without it SIGHUP ends as "
+        "SIGTERM does.\n"
         "Exit codes: 0 ended by SIGTERM, 130 by Ctrl-C, 2 an error that says what to do.",
         store=False,
         fill=service_flags,
@@ -42,21 +44,24 @@ def add(commands: Commands) -> None:
         "  shmstore run --config shmstore.toml",
         "Options given here apply to every source; --source NAME runs that one alone. Sources that name the same "
         "store run as one producer. A source that fails is tried again by itself, and the others go on; if it still fails in the end, "
-        "or none could be read at all, the exit code is 2.",
+        "or none could be read at all, the exit code is 2. SIGHUP, and `shmstore reload STORE`, read the file again: filters change at the end of a "
+        "transaction.",
         store=False,
         fill=service_flags,
     )
-    commands.add(
+    sub = commands.add(
         doctor,
         "doctor",
         "check a server and an account before use, and print the SQL that fixes what is wrong",
         "  SHMSTORE_PASSWORD=... shmstore doctor --host db1 --user repl\n  shmstore doctor --config shmstore.toml",
         "It takes the options of produce and checks what they need; with a configuration file, every source. With "
         "--store it also checks that the server still has the binlog that the store needs next.\n"
+        "With --running STORE it also says whether the producer of that store runs and still reads this server, and what would stop it next.\n"
         "Exit codes: 0 nothing to fix (there may be warnings), 1 something must be fixed, 2 the server cannot be asked.",
         store=False,
         fill=producer_flags,
     )
+    sub.add_argument("--running", metavar="STORE", help="check the producer of this store, which runs, and its server")
 
 
 def producer_flags(parser: argparse.ArgumentParser) -> None:
@@ -85,11 +90,17 @@ def produce(options: argparse.Namespace) -> int:
     """`shmstore produce`."""
     from shmstore import producer
 
-    settings = producer.load_settings(flags=vars(options), config=options.config, source=options.source)
+    def load() -> Settings:
+        return producer.load_settings(flags=vars(options), config=options.config, source=options.source)
+
+    settings = load()
     _show_log_lines(options)
     stop = threading.Event()
-    with on_signal(stop.set) as came, service.watched({settings.store: settings.store_path}, stop.is_set) as stops:
-        summary = producer.run(settings, stops)
+    reloads = producer.Reloads([settings], (lambda: [load()]) if options.config else None)
+    on_hang_up = reloads.hang_up if options.config else None
+    watching = service.watched({settings.store: settings.store_path}, stop.is_set)
+    with on_signal(stop.set, on_hang_up) as came, watching as stops:
+        summary = producer.run(settings, stops, reloads=reloads)
     say(f"{settings.store}: {line_of_summary(summary)}")
     return ended(came)
 
@@ -100,11 +111,17 @@ def run(options: argparse.Namespace) -> int:
 
     if options.config is None and not os.path.exists(CONFIG):
         raise ValueError(f"there is no {CONFIG} in this folder: give --config FILE, with a [source.NAME] for each source")
-    settings = producer.load_all(flags=vars(options), config=options.config or CONFIG, source=options.source)
+
+    def load() -> list[Settings]:
+        return producer.load_all(flags=vars(options), config=options.config or CONFIG, source=options.source)
+
+    settings = load()
     _show_log_lines(options)
     stop = threading.Event()
-    with on_signal(stop.set) as came, service.watched({each.store: each.store_path for each in settings}, stop.is_set) as stops:
-        summaries = producer.run_all(settings, stops)
+    reloads = producer.Reloads(settings, load)
+    watching = service.watched({each.store: each.store_path for each in settings}, stop.is_set)
+    with on_signal(stop.set, reloads.hang_up) as came, watching as stops:
+        summaries = producer.run_all(settings, stops, reloads=reloads)
     stores = [each.store for each in settings]
     for each, summary in zip(settings, summaries, strict=True):
         name = f"{each.store} from {each.name}" if stores.count(each.store) > 1 else each.store
@@ -123,15 +140,20 @@ def doctor(options: argparse.Namespace) -> int:
     from shmstore import producer
 
     flags = vars(options)
-    if options.config is None and "SHMSTORE_STORE" not in os.environ:
+    if options.running:
+        flags["store"] = options.running if options.config is None else None
+    elif options.config is None and "SHMSTORE_STORE" not in os.environ:
         flags["store"] = options.store or "doctor"  # nothing is stored; the name only goes into the server id
     asked = {"flags": flags, "config": options.config}
     every = producer.load_all(**asked) if options.source is None else [producer.load_settings(**asked)]
+    if options.running and not (every := [each for each in every if each.store == options.running]):
+        raise ValueError(f"{options.config} has no source with store {options.running!r}")
     failed = False
     for settings in every:
         if len(every) > 1:
             print(f"{settings.name}:", flush=True)
-        for finding in producer.check_server(settings):
+        running = producer.check_running(settings) if options.running else []
+        for finding in [*running, *producer.check_server(settings)]:
             print(
                 printable(
                     f"{finding.state:4}  {finding.check}: {finding.found}" + f", wanted {finding.wanted}" * bool(finding.wanted)

@@ -52,6 +52,10 @@ class Binlog:
             events.append(self._event(EntryType.ROWS, type_, order, database=table.database, table=table, rows=rows))
         return [*events, self._event(EntryType.END, EventType.NONE, len(changes) + 1)]
 
+    def filters(self, **tables: str) -> list[Event]:
+        """The producer's filters change: `tables` are the event's properties."""
+        return [self._event(EntryType.HEARTBEAT, EventType.NONE, 0, props={"filters_changed": "include", **tables})]
+
     def insert(self, *rows: tuple[Any, ...], table: TableSchema | None = None) -> list[Event]:
         """One transaction that inserts `rows`."""
         return self.transaction((EventType.INSERT, tuple(Row(None, row) for row in rows)), table=table)

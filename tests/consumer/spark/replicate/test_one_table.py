@@ -248,3 +248,27 @@ def test_copies_of_dropped_tables_go_where_that_is_asked_for(
     apply(history, 0, insert)
     apply(history, 1, ddl)
     assert [row["_current"] for row in read(history, format).to_pylist()] == [False]
+
+
+def test_a_table_that_filters_leave_out_keeps_its_copy_or_loses_it(
+    tmp_path: Path, binlog: Binlog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As it was asked for. What the filters let in, or of which other rows pass, only the server knows."""
+    caplog.set_level(logging.INFO, "shmstore")
+    kept = replication(tmp_path / "kept", "parquet")
+    going = replication(tmp_path / "going", "parquet", remove_dropped=True)
+    first, last, again = (
+        binlog.insert(order_row(1)),
+        binlog.insert(order_row(2)),
+        binlog.insert(order_row(3)),
+    )
+    left = binlog.filters(tables_out="shop.orders,shop.other")
+    for copy in (kept, going):
+        apply(copy, 0, first)
+        apply(copy, 1, last, left)
+    assert set(rows(kept, "parquet")) == {1, 2}
+    assert "stays as it was there; remove_dropped=True removes it" in caplog.text
+    assert not Path(going.path("shop", "orders")).exists()
+    apply(kept, 2, binlog.filters(tables_in="shop.orders"), again)
+    assert kept.aside
+    assert set(rows(kept, "parquet")) == {1, 2}
