@@ -472,7 +472,7 @@ def collect(
                 entered | differ, f"the producer's filters changed at {place}: rows of before did not pass, or with other columns"
             )
             for name in sorted(left):
-                if options.wants(*name):
+                if selection.wants(*name):
                     change = changes(*name)
                     try:
                         change.leave(place)

@@ -14,6 +14,7 @@ from shmstore import BatchMode, EntryType, Event, EventStore, EventType, Positio
 from shmstore.encoding.codec import encode_batch
 from shmstore.producer.pipeline import sink
 from shmstore.producer.pipeline.group import Group
+from shmstore.producer.pipeline.problems import Problems
 from shmstore.producer.pipeline.sink import BlockingPut, Sink, StoreSink, with_store
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.resume import Resume, StreamStart
@@ -84,7 +85,8 @@ class Waiter:
 
     def __init__(self, store: EventStore) -> None:
         self.reader = store.subscribe("slow")
-        self.puts = BlockingPut(store, logging.getLogger("producer"))
+        log = logging.getLogger("producer")
+        self.puts = BlockingPut(store, log, Problems(Settings(store=store.name), store, "", log))
         self._left = 0
 
     def put(self, size: int, events: int, looks: int = 0) -> bool:
