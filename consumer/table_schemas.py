@@ -36,17 +36,30 @@ def newest_in_rows(store: StoreView, table: str, first: int) -> TableSchema | No
     return None
 
 
+def next_in_rows(store: StoreView, table: str, first: int) -> TableSchema | None:
+    """Return the columns of a table in its oldest rows event from event `first` on, or None. Raises `PositionNotFound` where they are lost meanwhile."""
+    last, seen = store.newest, set[bytes]()
+    for at in range(max(first, store.oldest), last + 1, LOOK):
+        for schema in _of_events(store, at, min(last, at + LOOK - 1)):
+            if schema not in seen:
+                seen.add(schema)
+                found = decode_schema(schema)
+                if f"{found.database}.{found.table}" == table:
+                    return found
+    return None
+
+
 def find_schema(
     store: StoreView, table: str, first: int, rows: Callable[[StoreView, str, int], TableSchema | None] = newest_in_rows
 ) -> TableSchema | None:
     """Return the columns of `table` (``database.table``) for a reader of the events from `first` on, or None.
 
-    Those of its newest rows there, which `rows` looks for; of rows that are still to come those that it is defined with; and those of
+    Those of its rows there, which `rows` looks for, by default the newest; of rows that are still to come those that it is defined with; and those of
     older rows where it is not defined.
     """
     definition = defined(store).get(table)
     if definition is None:
-        return rows(store, table, first) or rows(store, table, store.oldest)
+        return rows(store, table, first) or newest_in_rows(store, table, store.oldest)
     if first <= store.newest and not _is_behind(store, first, definition):
         return rows(store, table, first) or definition.schema
     return definition.schema  # so have all rows from there on: no need to look for one

@@ -94,7 +94,7 @@ PUBLIC = {
     "shmstore.certificate": "load_certificate",
     "shmstore.clock": "as_calendar_ms boot_ms calendar_ms",
     "shmstore.column_type": "column_type logged_type sized",
-    "shmstore.encoding.arrow": "BINARY_TYPES Events PartialImage RowPositions ZeroDate arrow_type column_array fit",
+    "shmstore.encoding.arrow": "BINARY_TYPES Events PartialImage RowPositions ZeroDate arrow_type column_array fit widens",
     "shmstore.encoding.arrow_rows": "OPS Spread StoredEvents index_events partial_reads read_rows runs stored_positions",
     "shmstore.encoding.codec": (
         "FROM_PYTHON Header Packed bare_schema decode decode_schema decode_stored encode_batch "
@@ -113,7 +113,7 @@ PUBLIC = {
     "shmstore.home.definitions": "Definition DefinitionsFile definitions_in position_in sources_of",
     "shmstore.home.home": "Home May state_directory",
     "shmstore.home.lines": "LinesFile",
-    "shmstore.home.reader_state": "batches_path copies_aside keep_aside opened",
+    "shmstore.home.reader_state": "batches_path copies_aside keep_aside keep_planned opened planned_end",
     "shmstore.home.snapshots": (
         "ENTERED Progress ProgressFile REPLACING SnapshotRequest TableProgress Task cancel_snapshot new_id "
         "request_snapshot snapshot_status snapshot_waits"

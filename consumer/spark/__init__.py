@@ -10,6 +10,7 @@ try:
     from shmstore.consumer.spark.replicate.local_checkpoints import checkpoint_location
     from shmstore.consumer.spark.replicate.replicate import Replication, replicate, session_settings
     from shmstore.consumer.spark.source.foreach import each_batch
+    from shmstore.consumer.spark.source.frames import changes
     from shmstore.consumer.spark.source.lag import Lag, LagListener
     from shmstore.consumer.spark.source.server_table import read_table
     from shmstore.consumer.spark.source.source import ShmStoreSource, register
@@ -37,6 +38,7 @@ __all__ = [
     "LagListener",
     "Replication",
     "ShmStoreSource",
+    "changes",
     "checkpoint_location",
     "each_batch",
     "read_table",

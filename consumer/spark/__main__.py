@@ -275,10 +275,11 @@ def _interrupt(stopping: threading.Event) -> None:
 
 
 def _cause(error: Exception) -> str:
-    """The line of a Python traceback inside Spark's message that has the error."""
+    """What an error in Spark's message says that was raised in Python: the last one, at the end of a traceback or of the first line."""
     lines = [line.strip() for line in str(error).splitlines()]
-    named = [line for line in lines if re.match(r"(shmstore|consumer)\.[\w.]+: |[A-Z]\w*(Error|Exception): ", line)]
-    return named[-1].partition(": ")[2] if named else lines[0] if lines else repr(error)
+    ours = [found for found in (re.search(r"(?:^|: )(?:shmstore|consumer)\.[\w.]+: (.*)", line) for line in lines) if found]
+    named = ours or [found for found in (re.match(r"[A-Z]\w*(?:Error|Exception): (.*)", line) for line in lines) if found]
+    return named[-1][1] if named else lines[0] if lines else repr(error)
 
 
 if __name__ == "__main__":

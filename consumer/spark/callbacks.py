@@ -1,9 +1,12 @@
-"""What Spark calls in this process always gets an answer."""
+"""What Spark calls in this process always gets an answer, and one that can be read."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from shmstore.consumer.spark.spark_version import runs_for_spark
 
 
 class CallFailed(RuntimeError):
@@ -22,3 +25,18 @@ def answering() -> Iterator[None]:
         raise
     except BaseException as error:
         raise CallFailed(f"{type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Let an error of this package reach the program as its own line, in the first line of Spark's message, without the frames of its stack.
+
+    In Spark's processes alone, which end after an error; SHMSTORE_DEBUG in the environment keeps the frames.
+    """
+    try:
+        yield
+    except Exception as error:
+        ours = type(error).__module__.partition(".")[0] in ("shmstore", "consumer")
+        if ours and runs_for_spark() and "SHMSTORE_DEBUG" not in os.environ:
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise

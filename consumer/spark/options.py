@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import os
 import re
@@ -27,13 +28,14 @@ FORMATS = ("delta", "iceberg", "parquet")  # of copies
 HELP = {
     "store": "name of the store (required)",
     "storePath": "folder of a store that is a file on disk; default: shared memory",
-    "subscription": "name of this query's subscription; each query on a store needs one of its own (spark)",
+    "subscription": "name of this query's subscription; each query on a store needs one of its own (spark-DATABASE.TABLE for one table, else spark)",
     "tables": f"{TABLE_FORMS} (*)",
     "payload": "json | typed | variant | raw; typed needs exactly one table (typed for one table named, else json)",
     "startingOffsets": "committed | earliest | latest | sequence | file:offset | GTID | ISO time | JSON offset; used when the subscription is new (committed)",
+    "startingTimestamp": "milliseconds since 1970 UTC, as Kafka's: the first transaction that has an event then or later; in place of startingOffsets",
     "endingOffsets": "latest | JSON offset: the end of a batch read (latest), and of a stream where it is given, which then waits there",
-    "maxRowsPerTrigger": "row limit of a micro-batch (none; half the ring holds in a store without a log)",
-    "maxBytesPerTrigger": "limit of a micro-batch in encoded bytes, with k, m or g (64m where maxRowsPerTrigger is not given; without a log half the ring)",
+    "maxRowsPerTrigger": "most rows of the query's tables in a micro-batch; a transaction comes whole (none; half the ring holds in a store without a log)",
+    "maxBytesPerTrigger": "most encoded bytes of their events, with k, m or g (64m where maxRowsPerTrigger is not given; without a log half the ring)",
     "failOnDataLoss": "true | false: stop when events between two offsets are missing (true)",
     "includeTransactionMarkers": "true | false: rows with op begin and end (false)",
     "includeDdl": "true | false: rows with op ddl, and t for TRUNCATE (false)",
@@ -43,7 +45,7 @@ HELP = {
     "transportTlsKey": "key of transportTlsCert (PEM file on this host)",
     "partitions": "most partitions of a micro-batch (number of processors)",
     "partitionBytes": "least encoded bytes that are worth a partition of their own (4m)",
-    "schemaChanges": "fail | follow: typed payload, when a table's columns differ from the query's (fail)",
+    "schemaChanges": "fail | follow: typed payload, where a DDL changes the table's columns: stop in front of its rows, or read over it (fail)",
     "zeroDates": "fail | null: typed payload, zero or impossible dates (fail)",
     "storeTimeout": "seconds to wait for a store that is missing or still catching up after it was re-created (60)",
     "tableTimeout": "seconds to wait for a typed query's table that does not exist yet (0)",
@@ -151,10 +153,10 @@ class SourceOptions:
         return cls(
             store=store,
             store_path=given.get("storepath"),
-            subscription=_subscription(given, store),
+            subscription=_subscription(given, store, tables.one),
             tables=tables,
             payload=payload,
-            start=Start.parse(given.get("startingoffsets", "committed")),
+            start=_start(given),
             end=end,
             max_rows=_size(given, "maxrowspertrigger"),
             max_bytes=_size(given, "maxbytespertrigger"),
@@ -190,8 +192,28 @@ class SourceOptions:
         return self.tables.match(f"{database}.{table}")
 
 
-def _subscription(given: Mapping[str, str], store: str) -> str:
-    name = given.get("subscription", "spark")
+def default_subscription(program: str, table: str = "") -> str:
+    """Return the name of the subscription with which `program` reads one table, or several where none is named: the same in each run."""
+    name = program if not table else f"{program}-{table}"
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip("-.") or "spark"
+    if plain == name and len(name) <= 100:
+        return name
+    return f"{plain[:80]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"  # names that differ stay different
+
+
+def _start(given: Mapping[str, str]) -> Start:
+    if "startingtimestamp" not in given:
+        return Start.parse(given.get("startingoffsets", "committed"))
+    text = given["startingtimestamp"].strip()
+    if not (text.isascii() and text.isdigit() and len(text) < 15):  # of the year 5138, which datetime has
+        raise OptionError(
+            f"option startingTimestamp={text!r}: milliseconds since 1970 UTC, as 1767225600000; a time as text goes into startingOffsets"
+        )
+    return Start("time", int(text))
+
+
+def _subscription(given: Mapping[str, str], store: str, table: str) -> str:
+    name = given.get("subscription") or default_subscription("spark", table)
     try:
         CheckpointFile(None, store, name)
     except ValueError as error:
@@ -214,7 +236,7 @@ def _check_names(given: Mapping[str, str]) -> None:
 
 
 def _listing() -> str:
-    return "Options: " + "; ".join(f"{name}: {text}" for name, text in HELP.items())
+    return f"Options: {', '.join(HELP)}"
 
 
 def _choice(given: Mapping[str, str], key: str, allowed: tuple[str, ...], default: str) -> str:

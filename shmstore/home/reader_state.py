@@ -1,6 +1,7 @@
 """What a reader keeps for itself in the store's home, for its own next run and for who looks at it.
 
 SUBSCRIPTION.copies-aside    written by a query that keeps copies: those that do not follow their tables now
+SUBSCRIPTION.planned         written by a typed query of Spark 4.0 or 4.1: the end of a micro-batch in front of a DDL
 SUBSCRIPTION.batches         written by the server of canal's protocol, in place: the batches that a client was given
                              (`shmstore.consumer.wire.session.unacked` draws it)
 """
@@ -19,6 +20,7 @@ from shmstore.home.home import FIX, Home
 from shmstore.memory.segment import check_name
 
 ASIDE: Final = ".copies-aside"
+PLANNED: Final = ".planned"
 BATCHES: Final = ".batches"
 FORMAT: Final = 1
 
@@ -47,6 +49,29 @@ def tables_in(path: Path) -> list[str]:
             raise ValueError(f"it is not of format {FORMAT}")
         value = value["tables"]
     return [str(table) for table in value]
+
+
+def keep_planned(home: Home, subscription: str, end: tuple[int, int] | None) -> None:
+    """Write the epoch and the last event of a micro-batch that a query planned in front of a DDL; None for none. Raises `StoreError`."""
+    path = home.path / f"{check_name(subscription)}{PLANNED}"
+    if end is None and not path.exists():
+        return
+    epoch, sequence = end or (0, -1)
+    home.replace(path, json.dumps({"epoch": epoch, "sequence": sequence}).encode(), "end of a planned micro-batch")
+
+
+def planned_end(home: Home, subscription: str, epoch: int) -> int:
+    """Return the last event that `keep_planned` wrote in this epoch; -1 where there is none, or what is there cannot be read."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        found, sequence = planned_in(home.path / f"{check_name(subscription)}{PLANNED}")
+        return sequence if found == epoch else -1
+    return -1
+
+
+def planned_in(path: Path) -> tuple[int, int]:
+    """Return the epoch and the event in one such file. Raises OSError, and what a damaged one raises: ValueError, KeyError, TypeError."""
+    value = json.loads(path.read_text())
+    return int(value["epoch"]), int(value["sequence"])
 
 
 def batches_path(home: Home, subscription: str) -> Path:

@@ -19,14 +19,16 @@ from numpy.typing import NDArray
 from shmstore.consumer.collector import no_collector
 from shmstore.consumer.copies.ddl import actions
 from shmstore.consumer.spark.decode import json_text
+from shmstore.consumer.spark.decode.conversion import converted
+from shmstore.consumer.spark.decode.lineage import Names, places_in
 from shmstore.consumer.spark.decode.schema import SOURCE_TYPE, arrow_schema, schema_of
 from shmstore.consumer.spark.decode.variant import variant_array
 from shmstore.consumer.spark.options import SourceOptions
-from shmstore.encoding.arrow import Events, RowPositions, fit
+from shmstore.encoding.arrow import Events, RowPositions, arrow_type, fit, widens
 from shmstore.encoding.arrow_rows import OPS, Spread, StoredEvents, index_events, partial_reads, read_rows, runs, stored_positions
 from shmstore.encoding.codec import Header, decode_schema
 from shmstore.event import EntryType, TableSchema
-from shmstore.sql.names import folded
+from shmstore.sql.names import folded, places_of
 
 ROWS_PER_BATCH = 20_000
 STORED_ROWS_PER_BATCH = 4_000  # what is decoded stays in the cache until it is a column: half as fast with 20,000
@@ -34,7 +36,7 @@ _NO_IMAGES: list[Any] = [None, None, None, None]
 
 
 class SchemaChanged(ValueError):
-    """The columns of a typed query's table are no longer those that the query was planned with."""
+    """The columns of a typed query's table are not those that the query was planned with."""
 
 
 class _Item(NamedTuple):
@@ -59,9 +61,11 @@ class Decoder:
         """The Arrow schema of every RecordBatch."""
         return arrow_schema(schema_of(self.options.payload, self.table))
 
-    def batches(self, raw: memoryview | bytes, ends: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the events in `raw`, which end at `ends`, in order. Raises `SchemaChanged`, `PartialImage`, `ZeroDate`,
-        `StoreCorrupt`.
+    def batches(self, raw: memoryview | bytes, ends: NDArray[np.int64], names: Names | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the events in `raw`, which end at `ends`, in order.
+
+        `names` are those that the planned columns have in these events, where DDLs since have changed them. Raises `SchemaChanged`,
+        `PartialImage`, `ZeroDate`, `StoreCorrupt`.
         """
         with no_collector():
             events = index_events(raw, ends)
@@ -73,7 +77,16 @@ class Decoder:
                 if self.table is None or table is None:
                     yield from self._stored(events, run, tables)
                 else:
-                    yield self._typed(events, run, table, self.table)
+                    yield self._typed(events, run, table, self.table, names)
+
+    def rows_in(self, events: Events | StoredEvents) -> NDArray[np.int64]:
+        """Return how many rows each of `events` yields."""
+        tables = [*map(self._wanted_table, events.schemas), None]
+        chosen, entry = self._chosen(events, tables), events.records["entry"]
+        rows: NDArray[np.int64] = np.where(events.records["schema"] < 0, 1, events.records["rows"]) * chosen
+        others = np.flatnonzero(chosen & (events.records["schema"] < 0) & ((entry == EntryType.ROWS) | (entry == EntryType.DDL)))
+        rows[others] = [self._other(header) is not None for header, _ in events.stored(others)]
+        return rows
 
     def wanted(self, raw: memoryview | bytes, ends: NDArray[np.int64], asked: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which of the events that are `asked` for pass the options' filters: for payload=raw."""
@@ -158,11 +171,18 @@ class Decoder:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _typed(
-        self, events: Events | StoredEvents, run: NDArray[np.int64], table: TableSchema, plan: TableSchema
+        self,
+        events: Events | StoredEvents,
+        run: NDArray[np.int64],
+        table: TableSchema,
+        plan: TableSchema,
+        names: Names | None,
     ) -> pa.RecordBatch:
-        mapping = self._mapping(events, run, table, plan)
+        mapping = self._mapping(events, run, table, plan, names)
         image, key = self.schema.field("after").type, self.schema.field("pk").type
-        positions, before, after = read_rows(events, run, table, mapping, image, zero_dates=self.options.zero_dates)
+        own = pa.struct([field.with_type(_read_as(table, i, field.type)) for i, field in zip(mapping, image, strict=True)])
+        positions, *images = read_rows(events, run, table, mapping, own, zero_dates=self.options.zero_dates)
+        before, after = images if own == image else [_planned(one, table, mapping, image) for one in images]
         count = len(after)
         keys = _keys(before, after, plan.primary_key, key) if plan.primary_key else pa.nulls(count, key)
         names = pa.repeat(table.database, count), pa.repeat(table.table, count)
@@ -209,25 +229,50 @@ class Decoder:
             at += item.rows
         if self.options.payload == "variant":
             type_ = self.schema.field("after").type
-            return before.variants(count, type_), after.variants(count, type_), keys.array(count)
+            return before.variants(count, type_), after.variants(count, type_), keys.variants(count, type_)
         return before.array(count), after.array(count), keys.array(count)
 
     def _mapping(
-        self, events: Events | StoredEvents, run: NDArray[np.int64], table: TableSchema, plan: TableSchema
+        self, events: Events | StoredEvents, run: NDArray[np.int64], table: TableSchema, plan: TableSchema, names: Names | None
     ) -> list[int | None]:
         """For each planned column the index of the column of `table` that fills it. Raises `SchemaChanged`."""
-        fits = fit(table, plan)
-        changes = [f"{name} is new" for name in fits.added] + [f"{name} is not there" for name in fits.missing]
-        changes += [f"{name} is {found} instead of {planned}" for name, found, planned in fits.changed]
-        if fits.narrowed or (changes and self.options.schema_changes == "fail"):
+        if self.options.schema_changes == "follow":
+            return places_in(plan.names if names is None else names, table.names)
+        if changes := differences(table, plan):
             header, _ = events.stored(run[:1])[0]
             raise SchemaChanged(
-                f"{plan.database}.{plan.table} at {header.file}:{header.offset} has other columns than this query was planned with: "
-                f"{', '.join(changes)}. Restart the query to plan it with the table's newest columns (its checkpoint stays good); events "
-                "from before the change can be read over with schemaChanges=follow (missing columns become NULL, new ones are left out, "
-                "types may widen)"
+                f"{plan.database}.{plan.table} at {header.file}:{header.offset} has other columns than this read was planned with: "
+                f"{changes}. Give the option schemaChanges=follow, which reads rows from before and behind such a DDL with the same columns, or "
+                "read with payload=json, or read up to there and from there on (endingOffsets, startingOffsets)"
             )
-        return fits.mapping
+        return places_of(plan.names, table.names)
+
+
+def differences(table: TableSchema, plan: TableSchema) -> str:
+    """Return how the columns of `table`, and its key, differ from planned ones; nothing where they do not."""
+    fits = fit(table, plan)
+    changes = [f"{name} is new" for name in fits.added] + [f"{name} is not there" for name in fits.missing]
+    changes += [f"{name} is {found} instead of {planned}" for name, found, planned in fits.changed]
+    keys = [[folded(one.columns[i].name) for i in one.primary_key] for one in (table, plan)]
+    if not changes and keys[0] != keys[1]:
+        changes = [f"the primary key is ({', '.join(keys[0])}) instead of ({', '.join(keys[1])})"]
+    return ", ".join(changes)
+
+
+def _read_as(table: TableSchema, i: int | None, planned: pa.DataType) -> pa.DataType:
+    """The type to read a column's values in: the planned one, where that holds all of them."""
+    own = planned if i is None else arrow_type(table.columns[i])
+    return planned if widens(own, planned) else own
+
+
+def _planned(image: pa.StructArray, table: TableSchema, mapping: Sequence[int | None], type_: pa.StructType) -> pa.StructArray:
+    """The same rows, in planned types."""
+    name = f"{table.database}.{table.table}"
+    arrays = [
+        array if i is None or array.type == field.type else converted(array, name, table.columns[i], field.type)
+        for i, field, array in zip(mapping, type_, image.flatten(), strict=True)
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=list(type_), mask=image.is_null() if image.null_count else None)
 
 
 _SOURCE = list(arrow_schema(SOURCE_TYPE))

@@ -61,7 +61,7 @@ def _fields(before_after: DataType, key: DataType) -> list[StructField]:
 
 
 JSON_SCHEMA = StructType(_fields(StringType(), StringType()))
-VARIANT_SCHEMA = StructType(_fields(VariantType(), StringType()))
+VARIANT_SCHEMA = StructType(_fields(VariantType(), VariantType()))
 RAW_SCHEMA = StructType(
     [
         StructField("sequence", LongType()),

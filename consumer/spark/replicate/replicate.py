@@ -300,7 +300,7 @@ def session_settings(*, local_checkpoints: bool = True) -> dict[str, bool | floa
     """Return Spark settings that cut a micro-batch's fixed cost to a third, for ``SparkSession.builder.config(map=...)``.
 
     With `local_checkpoints` checkpoints are written by plain renames, without checksum files: for checkpoints on this host's disks
-    alone. `checkpoint_location`, which `replicate` uses by itself, goes further. PYSPARK_PYTHON, where it is not set, becomes
+    alone. `checkpoint_location`, which `replicate` uses, goes further. PYSPARK_PYTHON, where it is not set, becomes
     this interpreter: Spark takes the workers' interpreter from the environment alone, and the first python3 on the PATH often
     lacks the packages.
     """
@@ -309,8 +309,6 @@ def session_settings(*, local_checkpoints: bool = True) -> dict[str, bool | floa
         "spark.python.unix.domain.socket.enabled": "true",  # saves 78 of 180 ms a micro-batch
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.shuffle.partitions": "2",
-        "spark.sql.streaming.metricsEnabled": "false",
-        "spark.ui.enabled": "false",
         # when a query stops, Spark matches a Python traceback with a regular expression that overflows the usual stack
         "spark.driver.extraJavaOptions": "-Xss4m -XX:-UsePerfData",
     }

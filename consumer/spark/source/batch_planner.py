@@ -6,6 +6,9 @@ In a store with a log it may be as large as the limits say. It is planned from t
 never ends behind what is on disk: Spark writes its end down, and after a power cut that must be there. A transaction that is too large for
 the log is cut.
 
+A query that does not read all tables has their rows counted first, from the heads of the events (`decode.table_scan`): the limits are about
+those, and a micro-batch without any is run only where the store would otherwise keep too much for this query.
+
 Without a log it has at most half of the ring, so that the producer fills one half while Spark works on the other; a transaction that
 is too large for the ring is cut.
 """
@@ -19,12 +22,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shmstore import Batch, EventStore, PositionNotFound
+from shmstore.consumer.spark.decode.decoder import SchemaChanged
+from shmstore.consumer.spark.decode.lineage import Names
+from shmstore.consumer.spark.decode.table_scan import ColumnTurn, TableScan
 from shmstore.consumer.spark.source import multi_source
 from shmstore.consumer.spark.source.subscription_owner import SubscriptionOwner
 from shmstore.memory.layout import SlotFlag
 
 MOST_BYTES = 64 << 20  # payload of a micro-batch without limits, of a store with a log
 _LOOK = 1 << 16  # events whose slots are looked at at a time
+_WINDOW = 1 << 20  # bytes of events that are looked at for few rows of some tables, at first
+_MOST_WINDOWS = 16 * MOST_BYTES  # bytes of events in a micro-batch that has rows of some tables
+_IDLE_SECONDS = 60.0  # after which events without a row for the query are given up to the store
 _SYNC_SECONDS = 2.0  # for the disk to have the end of a micro-batch
 _STALL = 3.0  # seconds without the end of a transaction after which its producer may be waiting for free space
 
@@ -39,8 +48,12 @@ class BatchLimit(NamedTuple):
 class BatchPlanner:
     """Plans the micro-batches of one query."""
 
-    def __init__(self, owner: SubscriptionOwner) -> None:
+    def __init__(self, owner: SubscriptionOwner, scan: TableScan | None = None) -> None:
         self._owner = owner
+        self._scan = scan  # None: the query reads all tables
+        self.ends_at_turn = False  # whether the last end that was found is in front of rows that a typed query's plan is not for
+        self._empty = (0, -1, -1, 0.0)  # epoch, start, and last event of a run without a row for the query; since when
+        self._epoch = 0  # of what the scan has seen
         self._planned: tuple[int, int, np.ndarray[Any, Any]] | None = None  # epoch, first event, and where each event ends
         self._stall = (-1, -1, 0.0)
 
@@ -48,8 +61,80 @@ class BatchPlanner:
         """Return the last sequence of the micro-batch that follows `base`; `base` itself if there is no whole transaction yet.
 
         It is the last transaction end within `limit` (and half the ring, without a log), after at least one transaction, and never
-        beyond `frozen`.
+        beyond `frozen`. Raises `SchemaChanged` where the next row has other columns than a typed query's plan.
         """
+        return self._window(base, limit, frozen) if self._scan is None else self._end_with_rows(self._scan, base, limit, frozen)
+
+    def _end_with_rows(self, scan: TableScan, base: int, limit: BatchLimit, frozen: int | None) -> int:
+        """As `end_after`, of a query that does not read all tables: events are looked at in windows that grow, until there are rows enough."""
+        store = self._owner.store
+        self._look_anew(scan, store)
+        most_rows, most_bytes = limit.rows or sys.maxsize, limit.size or (MOST_BYTES if limit.rows is None else sys.maxsize)
+        at = self._empty[2] if self._empty[:2] == (store.epoch, base) else base
+        window = MOST_BYTES if limit.rows is None and most_bytes >= MOST_BYTES else _WINDOW
+        most_looked = max(_MOST_WINDOWS, limit.size or 0)
+        rows = size = looked = 0
+        turn, self.ends_at_turn = None, False
+        while (until := self._window(at, BatchLimit(None, window if store.has_log else None), frozen)) > at:
+            slots = store.slots(at + 1, until)
+            counts, turn = scan.look(store, at + 1, until)
+            slots = slots[: len(counts)]
+            sizes = np.where(counts > 0, slots["size"], 0)
+            all_rows, all_bytes = rows + np.cumsum(counts), size + np.cumsum(sizes, dtype=np.int64)
+            within = min(int(np.searchsorted(all_rows, most_rows, "right")), int(np.searchsorted(all_bytes, most_bytes, "right")))
+            points = np.flatnonzero(slots["flags"] & int(SlotFlag.ACK_POINT))
+            if not len(points) and len(counts):  # a part of a transaction
+                points = np.array([len(counts) - 1])
+            fitting = points[points < within]
+            if within < len(counts):
+                if len(fitting) and all_rows[fitting[-1]]:
+                    return at + 1 + int(fitting[-1])
+                return at if rows else at + 1 + int(points[min(int(np.searchsorted(points, within)), len(points) - 1)])
+            if len(points):
+                rows, size = int(all_rows[points[-1]]), int(all_bytes[points[-1]])
+                at += 1 + int(points[-1])
+            looked += int(slots["size"].sum(dtype=np.int64))
+            if turn is not None or not store.has_log or (rows and looked >= most_looked):
+                break
+            window = min(2 * window, MOST_BYTES)
+        if rows:
+            self.ends_at_turn = turn is not None
+            return at
+        if turn is not None:
+            raise SchemaChanged(_changed(scan, turn))
+        return self._end_without_rows(base, at)
+
+    def _look_anew(self, scan: TableScan, store: EventStore) -> None:
+        """Forget what the scan knows where the store was re-created: the same events have other sequences."""
+        if self._epoch != store.epoch:
+            self._epoch = store.epoch
+            scan.forget()
+
+    def _end_without_rows(self, base: int, end: int) -> int:
+        """`base`, so that no micro-batch is run; now and then `end`, so that the store need not keep these events for the query."""
+        store, now = self._owner.store, time.monotonic()
+        since = self._empty[3] if self._empty[:2] == (store.epoch, base) else now
+        self._empty = (store.epoch, base, end, since)
+        if end == base:
+            return base
+        kept = store.cursor_at(end).bytes - store.cursor_at(base).bytes
+        full = kept >= MOST_BYTES if store.has_log else 4 * kept >= store.limit_bytes or 4 * (end - base) >= store.capacity
+        return end if full or now - since >= _IDLE_SECONDS else base
+
+    def names(self, first: int, last: int) -> tuple[tuple[int, Names], ...]:
+        """The names that a typed query's columns have in a micro-batch: `TableScan.names`. Raises `SchemaChanged` where the plan is not for its rows."""
+        scan, store = self._scan, self._owner.store
+        if scan is None or not scan.is_typed:
+            return ()
+        self._look_anew(scan, store)
+        if not scan.has_looked(first, last):  # it was planned before the query was started
+            rows, turn = scan.look(store, first, last)
+            if turn is not None:
+                raise SchemaChanged(_changed_within(scan, turn, begins=not rows.any()))
+        return scan.names(first, last)
+
+    def _window(self, base: int, limit: BatchLimit, frozen: int | None) -> int:
+        """As `end_after`, whatever the events are."""
         store = self._owner.store
         last = store.newest if frozen is None else min(frozen, store.newest)
         if last <= base:
@@ -185,3 +270,24 @@ def events_between(store: EventStore, first: int, last: int) -> Batch:
     if batch.last < last and not batch.oversized:
         raise PositionNotFound(f"store {store.name!r} has only events {first} to {batch.last} of {first} to {last}")
     return batch
+
+
+def _changed(scan: TableScan, turn: ColumnTurn) -> str:
+    again = "" if scan.follows else ", or with schemaChanges=follow, which reads over such a DDL"
+    return (
+        f"{turn.table.database}.{turn.table.table} has other columns from {turn.where} on than this query was planned with: {turn.why}. "
+        f"All rows before are read. Load the frame again and start the query: it continues there, with the columns of these rows{again}"
+    )
+
+
+def _changed_within(scan: TableScan, turn: ColumnTurn, *, begins: bool) -> str:
+    """What to say where a micro-batch that Spark has logged, and must run again, has rows that the plan is not for."""
+    fix = (
+        "Load the frame again and start the query: it is then planned with the columns of these rows"
+        if begins
+        else "It was planned across that DDL: start the query with schemaChanges=follow until it has read it, its checkpoint stays good"
+    )
+    return (
+        f"the last micro-batch must be run again, and {turn.table.database}.{turn.table.table} has other columns at {turn.where} than this query "
+        f"is planned with now: {turn.why}. {fix}"
+    )

@@ -16,9 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from shmstore import CheckpointFile, EventStore
 from shmstore.consumer.remote.events import RemoteEvents
 from shmstore.consumer.spark.decode.decoder import Decoder
+from shmstore.consumer.spark.decode.table_scan import TableScan
 from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.source.multi_source import Sources, is_group
-from shmstore.consumer.spark.source.partition import rows_of
+from shmstore.consumer.spark.source.partition import part, rows_of
 from shmstore.consumer.spark.source.schema_lookup import find_table
 
 
@@ -37,7 +38,8 @@ def each_batch(
 ) -> int:
     """Call ``function(frame, last sequence)`` for every batch with rows until `stop()` is true; return the number of calls.
 
-    `frame` has the columns of the streaming source with the same `tables` and `payload`. `stop` is asked after every batch,
+    `frame` has the columns of the streaming source with the same `tables` and `payload`; behind a DDL that changes a typed table's columns the next one has
+    those, and a batch with rows of both sides is two calls, of which the last one is acked. `stop` is asked after every batch,
     and every `timeout` seconds while nothing comes. `state` is the folder of the store's home. What `function` raises ends the loop; its batch is not acked.
     """
     given = {"store": store, "subscription": subscription, "tables": tables, **({"payload": payload} if payload else {})}
@@ -54,9 +56,16 @@ def each_batch(
                 continue
             several = is_group(source) if several is None else several
             sources = Sources.of(source, None, None, batch.first, batch.last) if several else None
-            found = list(rows_of(RemoteEvents.of(batch), decoder, sources))
-            if found:
-                function(spark.createDataFrame(pa.Table.from_batches(found)), batch.last)
-                calls += 1
+            events = RemoteEvents.of(batch)
+            while len(events.ends):
+                turn = None if decoder.table is None else TableScan(decoder).look_at(events.raw, events.ends, events.first).turn
+                end = batch.last if turn is None else turn.sequence - 1
+                found = list(rows_of(part(events, events.first, end), decoder, sources))
+                if found:
+                    function(spark.createDataFrame(pa.Table.from_batches(found)), end)
+                    calls += 1
+                if turn is None:
+                    break
+                decoder, events = Decoder(options, turn.table), part(events, turn.sequence, batch.last)
             reader.ack(batch)
     return calls

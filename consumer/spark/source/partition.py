@@ -15,13 +15,16 @@ from pyspark.sql.datasource import InputPartition
 from shmstore import EventStore, PositionNotFound, StoreNotFound
 from shmstore.consumer.remote.address import StoreAddress
 from shmstore.consumer.remote.events import RemoteEvents
+from shmstore.consumer.spark.callbacks import readable
 from shmstore.consumer.spark.decode.decoder import Decoder
+from shmstore.consumer.spark.decode.lineage import Names
 from shmstore.consumer.spark.decode.schema import RAW_SCHEMA, arrow_schema
 from shmstore.consumer.spark.decode.worker_memory import settle
 from shmstore.consumer.spark.source.multi_source import Sources
 from shmstore.event import EntryType, EventType
 
 INLINE_BYTES = 8 << 20
+Renamed = tuple[tuple[int, Names], ...]  # from which event on the planned columns have which names
 _attached: dict[tuple[str, str | None], EventStore] = {}
 
 
@@ -65,10 +68,11 @@ class Range(NamedTuple):
 class SharedPartition(InputPartition):
     """Events to be read from the segment, or from the store's log, by an executor on the store's host."""
 
-    def __init__(self, events: Range, sources: Sources | None = None) -> None:
+    def __init__(self, events: Range, sources: Sources | None = None, names: Renamed = ()) -> None:
         super().__init__(events)
         self.events = events
         self.sources = sources
+        self.names = names
 
     def chunks(self) -> Iterator[RemoteEvents]:
         """Yield the events, some at a time. Raises `PositionNotFound`, `StoreNotFound`."""
@@ -78,10 +82,13 @@ class SharedPartition(InputPartition):
 class RemotePartition(InputPartition):
     """Events to be fetched from the query's own process; `nearby` tries the segment first, for executors that see it."""
 
-    def __init__(self, events: Range, address: StoreAddress, sources: Sources | None = None, *, nearby: bool) -> None:
+    def __init__(
+        self, events: Range, address: StoreAddress, sources: Sources | None = None, names: Renamed = (), *, nearby: bool
+    ) -> None:
         super().__init__(events)
         self.events = events
         self.sources = sources
+        self.names = names
         self._address = address
         self._nearby = nearby
 
@@ -103,9 +110,10 @@ class RemotePartition(InputPartition):
 class InlinePartition(InputPartition):
     """Events that travel in the partition itself, to an executor on any host."""
 
-    def __init__(self, chunks: list[RemoteEvents], sources: Sources | None = None) -> None:
+    def __init__(self, chunks: list[RemoteEvents], sources: Sources | None = None, names: Renamed = ()) -> None:
         super().__init__(None)
         self.sources = sources
+        self.names = names
         self._chunks = [each._replace(raw=bytes(each.raw)) for each in chunks]
 
     def chunks(self) -> Iterator[RemoteEvents]:
@@ -182,22 +190,46 @@ _CODES[EntryType.ROWS, [EventType.INSERT, EventType.UPDATE, EventType.DELETE, Ev
 _CODES[[EntryType.BEGIN, EntryType.END, EntryType.DDL]] = np.arange(5, 8)[:, None]
 
 
-def record_batches(chunks: Iterator[RemoteEvents], decoder: Decoder, sources: Sources | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of `chunks` as the query's payload wants them; `sources` where the store has several."""
+def record_batches(
+    chunks: Iterator[RemoteEvents], decoder: Decoder, sources: Sources | None = None, names: Renamed = ()
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of `chunks` as the query's payload wants them; `sources` where the store has several, `names` where DDLs changed columns."""
     settle()
-    for chunk in chunks:
-        yield from rows_of(chunk, decoder, sources)
+    with readable():
+        for chunk in chunks:
+            for piece, known in _by_names(chunk, names):
+                yield from rows_of(piece, decoder, sources, known)
 
 
-def rows_of(whole: RemoteEvents, decoder: Decoder, sources: Sources | None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one chunk."""
+def _by_names(chunk: RemoteEvents, names: Renamed) -> Iterator[tuple[RemoteEvents, Names | None]]:
+    """Cut a chunk where the names of the planned columns change."""
+    first, last = chunk.first, chunk.first + len(chunk.ends) - 1
+    known = next((found for at, found in reversed(names) if at <= first), None)
+    for at, found in [*[one for one in names if first < one[0] <= last], (last + 1, None)]:
+        yield part(chunk, first, at - 1), known
+        first, known = at, found
+
+
+def part(chunk: RemoteEvents, first: int, last: int) -> RemoteEvents:
+    """Return events `first` to `last` of a chunk."""
+    a, b = first - chunk.first, last - chunk.first + 1
+    if a == 0 and b == len(chunk.ends):
+        return chunk
+    begin, end = int(chunk.ends[a - 1]) if a else 0, int(chunk.ends[b - 1]) if b else 0
+    return RemoteEvents(first, memoryview(chunk.raw)[begin:end], chunk.ends[a:b] - begin, chunk.slots[a:b])
+
+
+def rows_of(
+    whole: RemoteEvents, decoder: Decoder, sources: Sources | None, names: Names | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one chunk, in which the planned columns have these `names`."""
     for chunk, name in ((whole, None),) if sources is None else sources.pieces(whole):
         if decoder.options.payload == "raw":
             batch = _raw(chunk, decoder, None if sources is None else sources.of_events(chunk, name))
             if batch.num_rows:
                 yield batch
             continue
-        for batch in decoder.batches(chunk.raw, chunk.ends):
+        for batch in decoder.batches(chunk.raw, chunk.ends, names):
             yield batch if sources is None else sources.named(batch, name)
 
 

@@ -6,29 +6,32 @@ import difflib
 import time
 from contextlib import suppress
 
-from shmstore import EventStore, PositionNotFound, SchemaUnknown, StoreError
+from shmstore import CheckpointFile, EventStore, PositionNotFound, SchemaUnknown, StoreError
 from shmstore.consumer.spark.options import SourceOptions
+from shmstore.consumer.spark.source.offset import Offset
 from shmstore.consumer.spark.source.subscription_owner import attach
-from shmstore.consumer.table_schemas import defined, find_schema, schemas
+from shmstore.consumer.spark.spark_version import has_read_limits
+from shmstore.consumer.table_schemas import defined, find_schema, next_in_rows, schemas
 from shmstore.encoding.codec import decode_schema
 from shmstore.event import TableSchema
+from shmstore.home.reader_state import planned_end
 
 _LOOK_SECONDS = 0.5
 
 
 def find_table(options: SourceOptions) -> TableSchema:
-    """Return the columns that the one table that `options` names has in the rows that the query will read.
+    """Return the columns that the one table that `options` names has in the row that the query reads next.
 
-    Those of its newest rows in the store, as far as the query has them before it. Where it has none, all its rows are still to come:
-    then those that it has where the store ends, as the producer wrote them down. Rows behind another DDL have others, which is
-    `schemaChanges`' matter. A table that is not known yet is waited for as long as `tableTimeout` says.
+    Where no row of it is in the store that the query has not read, all are still to come: then those that it has where the store ends, as the
+    producer wrote them down. Rows behind a DDL have others, which is `schemaChanges`' matter. A table that is not known yet is waited for
+    as long as `tableTimeout` says.
     Raises `SchemaUnknown` where the table is not known then.
     """
     table = options.tables.one
     deadline = time.monotonic() + options.table_timeout
     while True:
         with attach(options) as store:
-            found = find_schema(store, table, _first_to_read(store, options))
+            found = find_schema(store, table, _first_to_read(store, options), next_in_rows)
             if found is not None:
                 return found
             if time.monotonic() >= deadline:
@@ -41,13 +44,24 @@ def find_table(options: SourceOptions) -> TableSchema:
 
 
 def _first_to_read(store: EventStore, options: SourceOptions) -> int:
-    """The first event that the query reads, about: a query goes on behind what its subscription acked, a new one begins where it is told."""
+    """The first event that the query reads: a query continues behind what its subscription acked, a new one begins where it is told.
+
+    Spark before 4.2 does not say that the last micro-batch of a run is done; one that ended in front of a DDL is taken to be. Where that is wrong, the
+    query says so at its first micro-batch, and is planned from its ack when it is started again.
+    """
+    name, start = options.subscription, options.start
     for each in store.stat().subscriptions:
-        if each.name == options.subscription:
-            return max(each.ack.sequence + 1, store.oldest)
-    start = options.start
+        if each.name == name:
+            planned = -1 if has_read_limits() else planned_end(store.home, name, store.epoch)
+            return max(each.ack.sequence + 1, planned + 1, store.oldest)
     with suppress(PositionNotFound, StoreError, ValueError):
-        if start.kind not in ("committed", "offset"):
+        saved = CheckpointFile.of(store.home, name).load()
+        if saved is not None:
+            return saved.sequence + 1 if saved.epoch == store.epoch else store.find(saved.position)
+        if start.kind == "offset":
+            offset = Offset.of(start.value)
+            return offset.seq + 1 if offset.epoch == store.epoch else store.oldest
+        if start.kind != "committed":
             return store.find(start.place)
     return store.oldest
 

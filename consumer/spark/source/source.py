@@ -14,8 +14,10 @@ from pyspark.sql.types import StructType
 
 from shmstore import EventStore, PositionNotFound
 from shmstore.consumer.remote.events import RemoteEvents
-from shmstore.consumer.spark.decode.decoder import Decoder
+from shmstore.consumer.spark.callbacks import readable
+from shmstore.consumer.spark.decode.decoder import Decoder, SchemaChanged
 from shmstore.consumer.spark.decode.schema import schema_of
+from shmstore.consumer.spark.decode.table_scan import TableScan
 from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.source.batch_planner import events_between
 from shmstore.consumer.spark.source.call_order import CallOrderReader
@@ -25,6 +27,7 @@ from shmstore.consumer.spark.source.partition import (
     INLINE_BYTES,
     InlinePartition,
     Range,
+    Renamed,
     SharedPartition,
     record_batches,
     split,
@@ -39,6 +42,7 @@ INLINE_MOST = 64 << 20  # bytes of a batch read that travel in its plan, of a st
 class ShmStoreSource(DataSource):
     """A store as a Spark data source. The options are listed by `shmstore.consumer.spark.options.HELP`."""
 
+    @readable()
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._parsed = SourceOptions.parse(options)
@@ -54,6 +58,7 @@ class ShmStoreSource(DataSource):
             return Decoder(self._parsed)
         return Decoder(self._parsed, find_table(self._parsed))
 
+    @readable()
     def schema(self) -> StructType:
         """Return the columns of the payload asked for. Raises `SchemaUnknown` where a typed table was never seen."""
         return schema_of(self._parsed.payload, self._decoder.table)
@@ -82,6 +87,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
 
+    @readable()
     def partitions(self) -> list[InputPartition]:
         """Return the events from startingOffsets (earliest by default) to endingOffsets."""
         options = self._decoder.options
@@ -98,23 +104,36 @@ class BatchReader(DataSourceReader):
                 return [InlinePartition([])]
             after, until = (Offset.of(one.value) if one is not None and one.kind == "offset" else None for one in (start, end))
             sources = Sources.of(store, after, until, first, point) if is_group(store) else None
+            names = self._names(store, first, point)
             if store.has_log:
                 begin = store.cursor_at(first - 1).bytes
                 size = store.cursor_at(point).bytes - begin
                 if options.transport == "shm" or (options.transport == "auto" and size > INLINE_MOST):
                     parts = max(min(options.partitions, 1 + size // options.partition_bytes), -(-size // INLINE_MOST))
-                    return [SharedPartition(Range.of(store, a, b), sources) for a, b in _cut(store, first, point, parts)]
+                    return [SharedPartition(Range.of(store, a, b), sources, names) for a, b in _cut(store, first, point, parts)]
             events = events_between(store, first, point)
             size = int(events.ends[-1])
             parts = max(min(options.partitions, 1 + size // options.partition_bytes), -(-size // INLINE_BYTES))
             return [
-                InlinePartition([RemoteEvents.of(events_between(store, a, b))], sources)
+                InlinePartition([RemoteEvents.of(events_between(store, a, b))], sources, names)
                 for a, b in split(first, events.ends, parts)
             ]
 
+    def _names(self, store: EventStore, first: int, last: int) -> Renamed:
+        """The names of the planned columns, where DDLs are read over."""
+        scan = TableScan(self._decoder)
+        if not scan.follows:
+            return ()
+        if (turn := scan.look(store, first, last).turn) is not None:
+            raise SchemaChanged(
+                f"the columns of {turn.table.database}.{turn.table.table} at {turn.where} cannot be followed: {turn.why}. Read up to there and "
+                "from there on (endingOffsets, startingOffsets), or with payload=json"
+            )
+        return scan.names(first, last)
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition, in an executor."""
-        return record_batches(partition.chunks(), self._decoder, partition.sources)  # type: ignore[attr-defined]
+        return record_batches(partition.chunks(), self._decoder, partition.sources, partition.names)  # type: ignore[attr-defined]
 
 
 def _cut(store: EventStore, first: int, last: int, parts: int) -> list[tuple[int, int]]:

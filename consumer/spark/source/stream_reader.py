@@ -19,7 +19,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from shmstore import PositionNotFound, StoreClosed, SubscriptionLost
 from shmstore.consumer.remote.events import RemoteEvents
-from shmstore.consumer.spark.decode.decoder import Decoder
+from shmstore.consumer.spark.callbacks import readable
+from shmstore.consumer.spark.decode.decoder import Decoder, SchemaChanged
+from shmstore.consumer.spark.decode.table_scan import TableScan
 from shmstore.consumer.spark.options import Start
 from shmstore.consumer.spark.source.batch_planner import BatchLimit, BatchPlanner, events_between
 from shmstore.consumer.spark.source.multi_source import Sources
@@ -51,7 +53,9 @@ class StreamReader(DataSourceStreamReader):
         self._decoder = decoder
         self._options = decoder.options
         self._owner = SubscriptionOwner(self._options)
-        self._planner = BatchPlanner(self._owner)
+        reads_all = self._options.all_tables or self._options.payload == "raw"
+        self._planner = BatchPlanner(self._owner, None if reads_all else TableScan(decoder))
+        self._has_planned = False
         self._frozen: tuple[int, int] | None = None
         self._looked = 0.0
 
@@ -60,10 +64,12 @@ class StreamReader(DataSourceStreamReader):
 
     # ---------------------------------------------------------------- offsets
 
+    @readable()
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins. Spark asks twice, and again when batch 0 is run again: the answer stays."""
         return self._owner.first_offset().to_dict()
 
+    @readable()
     def plan(self, start: dict[str, Any], limit: BatchLimit, committed: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ack what ends at `committed` (by default `start`), and return the end of the micro-batch after `start`: `start` itself when
         nothing is new.
@@ -86,10 +92,21 @@ class StreamReader(DataSourceStreamReader):
             base = max(base, found)
         if self._options.end is not None and self._frozen is None:
             self._freeze(self._options.end)
-        end = self._planner.end_after(base, limit, self._end())
+        try:
+            end = self._planner.end_after(base, limit, self._end())
+        except SchemaChanged:
+            self._owner.keep_planned(None)  # what is acked says where the query is
+            if (
+                self._end() is not None and self._has_planned
+            ):  # as Trigger.AvailableNow: this run ends here, and the next one continues
+                return start
+            raise
         if end == base:
             self._report_holdup()
             return start
+        self._has_planned = True
+        if self._planner.ends_at_turn:
+            self._owner.keep_planned(end)
         self._owner.save_start(acked)
         return self._owner.offset_at(end, after).to_dict()
 
@@ -116,6 +133,7 @@ class StreamReader(DataSourceStreamReader):
 
     # ---------------------------------------------------------------- partitions
 
+    @readable()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the partitions of the events after `start` up to `end`; the same events each time it is asked."""
         after, until = Offset.of(start), Offset.of(end)
@@ -139,17 +157,22 @@ class StreamReader(DataSourceStreamReader):
         if inline:
             parts = max(parts, -(-size // INLINE_BYTES))
         ranges = split(base + 1, ends, parts)
+        try:
+            names = self._planner.names(base + 1, last)
+        except SchemaChanged:
+            self._owner.keep_planned(None)
+            raise
         if inline:
-            return [InlinePartition([RemoteEvents.of(events_between(store, a, b))], sources) for a, b in ranges]
+            return [InlinePartition([RemoteEvents.of(events_between(store, a, b))], sources, names) for a, b in ranges]
         given = [Range.of(store, a, b, fails=options.fail_on_data_loss) for a, b in ranges]
         if options.transport == "shm" or (options.transport == "auto" and executors_are_here()):
-            return [SharedPartition(one, sources) for one in given]
+            return [SharedPartition(one, sources, names) for one in given]
         address = self._owner.serve().executors_address
-        return [RemotePartition(one, address, sources, nearby=options.transport == "auto") for one in given]
+        return [RemotePartition(one, address, sources, names, nearby=options.transport == "auto") for one in given]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition, in an executor."""
-        return record_batches(partition.chunks(), self._decoder, partition.sources)  # type: ignore[attr-defined]
+        return record_batches(partition.chunks(), self._decoder, partition.sources, partition.names)  # type: ignore[attr-defined]
 
     def _again(self, call: Callable[[], Answer]) -> Answer:
         """Return what `call` returns, called again where its store was removed meanwhile: it then finds it restored.
@@ -169,6 +192,7 @@ class StreamReader(DataSourceStreamReader):
 
     # ---------------------------------------------------------------- end
 
+    @readable()
     def commit(self, end: dict[str, Any]) -> None:
         """Ack up to `end`: Spark has logged its batch."""
         self._again(lambda: self._commit(Offset.of(end)))

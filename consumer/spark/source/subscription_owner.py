@@ -32,7 +32,9 @@ from shmstore.consumer.spark.options import SourceOptions, Start
 from shmstore.consumer.spark.source import multi_source
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.consumer.spark.source.partition import read_store
+from shmstore.consumer.spark.spark_version import has_read_limits
 from shmstore.encoding.codec import decode_stored
+from shmstore.home.reader_state import keep_planned
 from shmstore.memory.deadline import retried
 from shmstore.start_position import Start as StartPosition
 
@@ -282,6 +284,14 @@ class SubscriptionOwner:
         if subscription.ack_cursor.sequence < sequence:
             subscription.ack(sequence)
         return max(sequence, self.store.oldest - 1)
+
+    def keep_planned(self, sequence: int | None) -> None:
+        """Write down the end of a micro-batch in front of a DDL, for Spark before 4.2: it may be done without this query ever hearing so, and then
+        the next run is planned with the columns behind it. None where that is wrong, or an ack says where the query is.
+        """
+        if not has_read_limits():
+            store = self.store
+            keep_planned(store.home, self._options.subscription, None if sequence is None else (store.epoch, sequence))
 
     def offset_at(self, sequence: int, after: Offset) -> Offset:
         """Return the offset of the event `sequence`, for a query that has read up to `after`."""

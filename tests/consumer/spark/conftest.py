@@ -41,7 +41,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         SparkSession.builder.master("local[2]")
         .appName("shmstore tests")
         .config("spark.driver.memory", "1g")
-        .config(map=session_settings())
+        .config(map=session_settings() | {"spark.ui.enabled": "false"})
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")

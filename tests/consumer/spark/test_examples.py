@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -15,10 +20,11 @@ import pytest
 from deltalake import DeltaTable
 
 from shmstore import Column, EventStore, TableSchema
-from shmstore.consumer.spark import Lag, LagListener, each_batch
+from shmstore.consumer.spark import Lag, LagListener, changes, each_batch
+from shmstore.consumer.spark.options import OptionError
 from tests.consumer.spark.events import Binlog
 from tests.consumer.spark.queries import Query, started
-from tests.docs.pages import blocks, page_of
+from tests.docs.pages import ROOT, blocks, page_of
 from tests.docs.shop import ORDERS, order_row
 
 pytestmark = pytest.mark.spark
@@ -169,17 +175,52 @@ def page_program(start: str, **values: str) -> str:
     return text
 
 
-def test_the_first_query_of_the_page(spark: Any, store: EventStore, store_name: str, binlog: Binlog) -> None:
-    """The program that the Spark page begins with reads the changes of one table in typed columns."""
+def test_the_first_query_of_the_page(store: EventStore, store_name: str, binlog: Binlog, state: Path, tmp_path: Path) -> None:
+    """The program that the Spark page begins with, saved as a file and run, prints the changes of one table."""
     store.put([*binlog.insert(order_row(1), order_row(2)), *binlog.delete(order_row(2))])
-    program = page_program("from pyspark.sql import", console="noop").replace('"store", "orders"', f'"store", "{store_name}"')
-    exec(compile(program, "spark.md", "exec"), {})
-    (query,) = spark.streams.active
+    program = tmp_path / "totals.py"
+    program.write_text(page_program("from pyspark.sql import", **{'"orders"': repr(store_name)}))
+    environment = {**os.environ, "SHMSTORE_STATE": str(state), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    with subprocess.Popen(
+        [sys.executable, str(program)], stdout=subprocess.PIPE, env=environment, text=True, start_new_session=True
+    ) as run:
+        timer = threading.Timer(300, run.kill)
+        timer.start()
+        found: list[list[str]] = []
+        try:
+            assert run.stdout is not None
+            for line in run.stdout:
+                cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+                if cells[0] in ("c", "d"):
+                    found.append(cells[:3])
+                if len(found) == 3:
+                    break
+        finally:
+            timer.cancel()
+            os.killpg(run.pid, signal.SIGKILL)
+    assert sorted(found) == [["c", "NULL", "0.0100"], ["c", "NULL", "0.0200"], ["d", "0.0200", "NULL"]]
+
+
+def test_tables_of_the_page_as_views(spark: Any, store: EventStore, store_name: str, binlog: Binlog) -> None:
+    """Several tables at once are frames by name and temporary views, and are read and joined in one query without a word of subscriptions."""
+    store.subscribe("holder")  # acks nothing
+    store.put([*binlog.insert((7, "Ann"), (8, "Bob"), table=CUSTOMERS), *binlog.insert(order_row(1), order_row(2, customer=8))])
+    frames = changes(spark, store_name, ["shop.*", "!shop.log"], views=True, maxRowsPerTrigger=100_000)
+    assert sorted(frames) == ["shop.customers", "shop.orders"]
+    assert frames["shop.orders"].schema["pk"].dataType.simpleString() == "struct<id:decimal(20,0)>"
+    joined = spark.sql("SELECT o.after.id, c.after.name FROM orders o JOIN customers c ON o.after.customer_id = c.after.id")
+    query = started(lambda: joined.writeStream.format("memory").queryName("joined").start())
     try:
         query.processAllAvailable()
-        assert sum(progress.numInputRows for progress in query.recentProgress) == 3
+        assert sorted(map(tuple, spark.table("joined").collect())) == [(1, "Ann"), (2, "Bob")]
+        _, *names = sorted(one.name for one in store.subscriptions())
+        assert names == ["shmstore_tests-shop.customers-" + names[0][-8:], "shmstore_tests-shop.orders-" + names[1][-8:]]
     finally:
         query.stop()
+    with pytest.raises(OptionError, match=r"is not one table: give a list for several, as changes\(spark, '.*', \['shop.\*'\]\)"):
+        changes(spark, store_name, "shop.*")
+    with pytest.raises(OptionError, match=r"knows no table that crm.\* matches; it knows shop.customers, shop.orders$"):
+        changes(spark, store_name, ["crm.*"])
 
 
 @pytest.mark.every_spark

@@ -45,6 +45,28 @@ def test_wrong_options_say_what_is_right(options: dict[str, str], says: str) -> 
         SourceOptions.parse(options)
 
 
+def test_a_start_in_milliseconds() -> None:
+    """`startingTimestamp` is what Kafka's source has, and comes before startingOffsets; text that is none is an error."""
+    given = {"store": "s", "startingOffsets": "latest"}
+    assert SourceOptions.parse({**given, "startingTimestamp": "1767225600123"}).start == Start("time", 1767225600123)
+    for wrong in ("2026-01-01", "-1", "1.5", "9" * 15, ""):
+        with pytest.raises(OptionError, match="milliseconds since 1970 UTC"):
+            SourceOptions.parse({**given, "startingTimestamp": wrong})
+
+
+def test_a_table_has_a_subscription_of_its_own() -> None:
+    """By default; names that a subscription cannot have stay different."""
+
+    def name(**options: str) -> str:
+        return SourceOptions.parse({"store": "s", **options}).subscription
+
+    assert name() == name(tables="shop.*") == "spark"
+    assert name(tables="shop.orders") == "spark-shop.orders"
+    assert name(tables="shop.orders", subscription="audit") == "audit"
+    odd = [name(tables=f"shop.{table}") for table in ("a b", "a-b", "ä b", "ö b", "x" * 64 + "y" * 40, "x" * 64 + "z" * 40)]
+    assert len(set(odd)) == len(odd)
+
+
 def test_an_unknown_option_lists_all() -> None:
     """The list in the message is complete."""
     with pytest.raises(OptionError) as error:

@@ -21,7 +21,7 @@ from shmstore.home.acks import NOWHERE
 from shmstore.home.definitions import DefinitionsFile, sources_of
 from shmstore.home.home import LOCK, Home
 from shmstore.home.kinds import KINDS, files_of, problems
-from shmstore.home.reader_state import keep_aside
+from shmstore.home.reader_state import keep_aside, keep_planned
 from shmstore.home.snapshots import Progress, ProgressFile, SnapshotRequest
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.start.origin import Origin, OriginFile
@@ -44,6 +44,7 @@ def fill(home: Home) -> None:
     CheckpointFile.of(home, "r").save(Checkpoint(NOWHERE, home.epoch or 1, 0))
     RecordFile(home, "canal-7")
     keep_aside(home, "r", ["shop.orders"])
+    keep_planned(home, "r", (1, 2))
     ProgressFile(home).save(Progress(1))
     ProgressFile(home).ask(SnapshotRequest("12345678", ("shop.*",)))
     for source in ("", "db1.example.com:3306", "log", "origin", "verify", ".."):

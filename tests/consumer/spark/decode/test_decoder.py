@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from shmstore import ABSENT, Column, EntryType, Event, EventType, Row, TableSchema
+from shmstore.consumer.spark.decode import conversion
 from shmstore.consumer.spark.decode.decoder import Decoder, SchemaChanged
 from shmstore.consumer.spark.decode.schema import typed_schema
 from shmstore.consumer.spark.options import SourceOptions
@@ -226,12 +227,58 @@ def test_a_column_that_is_spelled_in_another_way_is_the_same(binlog: Binlog) -> 
     assert [row["after"] for row in rows(events, wider, schemaChanges="follow")] == wanted
 
 
-def test_types_may_widen_and_not_narrow(binlog: Binlog) -> None:
-    """With schemaChanges=follow an INT lands in the BIGINT that was planned; a BIGINT in an INT is an error."""
+def test_a_followed_column_has_each_value_that_the_plan_can_hold(
+    binlog: Binlog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With schemaChanges=follow an INT lands in the BIGINT that was planned, and a BIGINT in an INT where it fits; else it is NULL, with one line."""
+    monkeypatch.setattr(conversion, "_said", set())
     small, large = (TableSchema("d", "t", (Column("id", "int"), Column("n", type_)), (0,)) for type_ in ("int", "bigint"))
     assert rows(binlog.insert((1, 5), table=small), large, schemaChanges="follow")[0]["after"]["n"] == 5
-    with pytest.raises(SchemaChanged, match="n is int64 instead of int32"):
-        rows(binlog.insert((1, 5), table=large), small, schemaChanges="follow")
+    events = binlog.insert((1, 5), (2, 2**31), (3, None), (4, -(2**31)), (5, 2**40), table=large)
+    found = [row["after"] and row["after"]["n"] for row in rows(events, small, schemaChanges="follow")]
+    assert found == [5, None, None, -(2**31), None]
+    (line,) = [record.message for record in caplog.records]
+    assert line.startswith("d.t: column n is now bigint, and the query was planned with int32, which cannot hold 2147483648")
+
+
+CONVERTED: list[tuple[Column, Any, Column, Any]] = [
+    (Column("n", "varchar"), "12", Column("n", "int"), 12),
+    (Column("n", "varchar"), "1.5", Column("n", "int"), None),
+    (Column("n", "varchar"), "abc", Column("n", "decimal", size=9, scale=2), None),
+    (Column("n", "decimal", size=20, scale=4), Decimal("1.5000"), Column("n", "decimal", size=9, scale=2), Decimal("1.50")),
+    (Column("n", "decimal", size=20, scale=4), Decimal("1.2345"), Column("n", "decimal", size=9, scale=2), None),
+    (Column("n", "decimal", size=9, scale=2), Decimal("3.00"), Column("n", "int"), 3),
+    (Column("n", "int"), 123456, Column("n", "decimal", size=5, scale=2), None),
+    (Column("n", "double"), 0.1, Column("n", "float"), pytest.approx(0.1, rel=1e-7)),
+    (Column("n", "double"), 1e300, Column("n", "float"), None),
+    (Column("n", "double"), 0.1, Column("n", "decimal", size=5, scale=2), Decimal("0.10")),
+    (Column("n", "bigint", unsigned=True), 2**64 - 1, Column("n", "bigint"), None),
+    (Column("n", "bigint", unsigned=True), 7, Column("n", "tinyint"), 7),
+    (Column("n", "int"), -7, Column("n", "varchar"), "-7"),
+    (Column("n", "decimal", size=12, scale=10), Decimal("0.0000000001"), Column("n", "varchar"), "0.0000000001"),
+    (Column("n", "datetime", scale=3), datetime(2026, 1, 2, 3, 4, 5, 678000), Column("n", "varchar"), "2026-01-02 03:04:05.678"),
+    (Column("n", "varbinary"), b"\xff", Column("n", "varchar"), None),
+    (Column("n", "varbinary"), "ä".encode(), Column("n", "varchar"), "ä"),
+    (Column("n", "varchar"), "ä", Column("n", "varbinary"), "ä".encode()),
+    (Column("n", "datetime"), datetime(2026, 1, 2), Column("n", "date"), date(2026, 1, 2)),
+    (Column("n", "datetime"), datetime(2026, 1, 2, 3), Column("n", "date"), None),
+    (Column("n", "date"), date(2026, 1, 2), Column("n", "datetime"), datetime(2026, 1, 2)),
+    (Column("n", "timestamp"), datetime(2026, 1, 2, tzinfo=UTC), Column("n", "datetime"), None),
+    (Column("n", "varchar"), "2026-01-02 03:04:05", Column("n", "datetime"), datetime(2026, 1, 2, 3, 4, 5)),
+    (Column("n", "varchar"), "-10:11:12.5", Column("n", "time"), -timedelta(hours=10, minutes=11, seconds=12.5)),
+]
+
+
+@pytest.mark.parametrize(("was", "value", "planned", "wanted"), CONVERTED, ids=str)
+def test_a_value_of_another_type(was: Column, value: Any, planned: Column, wanted: Any, binlog: Binlog) -> None:
+    """A followed column's value is the same in the planned type, or NULL; before and after, and where a row has no image."""
+    now, plan = (TableSchema("d", "t", (Column("id", "int"), column), (0,)) for column in (was, planned))
+    events = [*binlog.insert((1, value), table=now), *binlog.update(((1, value), (1, None)), table=now)]
+    found = rows([*events, *binlog.delete((1, value), table=now)], plan, schemaChanges="follow")
+    assert [row["after"] and row["after"]["n"] for row in found] == [wanted, None, None]
+    assert [row["before"] and row["before"]["n"] for row in found] == [None, wanted, wanted]
+    assert found[2]["after"] is None
+    assert [row["pk"] for row in found] == [{"id": 1}] * 3
 
 
 def test_a_value_that_its_type_cannot_hold_is_named(binlog: Binlog) -> None:

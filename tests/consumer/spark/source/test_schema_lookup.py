@@ -24,15 +24,24 @@ def find(store: str, table: str) -> object:
     return find_table(SourceOptions.parse({"store": store, "tables": table}))
 
 
-def test_the_newest_columns_are_found(store: EventStore, binlog: Binlog) -> None:
-    """Those of the newest event. A name may hold a dot."""
+def test_the_columns_of_the_next_row_are_found(store: EventStore, binlog: Binlog) -> None:
+    """Those of the oldest row that the query has not read, not of the newest one. A name may hold a dot."""
     wider = ORDERS._replace(columns=(*ORDERS.columns, ORDERS.columns[0]._replace(name="more")))
     odd = ORDERS._replace(table="or.ders")
-    store.put(
-        [*binlog.insert(order_row(1)), *binlog.insert((*order_row(2), 3), table=wider), *binlog.insert(order_row(1), table=odd)]
-    )
-    assert find(store.name, "shop.orders") == wider
+    store.put([*binlog.insert(order_row(1)), *binlog.insert(order_row(1), table=odd)])
+    behind = store.newest
+    store.put(binlog.insert((*order_row(2), 3), table=wider))
+    assert find(store.name, "shop.orders") == ORDERS
     assert find(store.name, "shop.or.ders") == odd
+    for start, table in (("earliest", ORDERS), ("1", ORDERS), ("2", wider), (str(behind), wider), ("latest", wider)):
+        options = {"store": store.name, "tables": "shop.orders", "startingOffsets": start, "subscription": "other"}
+        assert find_table(SourceOptions.parse(options)) == table
+    with store.subscribe("spark-shop.orders") as subscription:
+        assert find(store.name, "shop.orders") == ORDERS
+        subscription.get(timeout=0)
+        for end in (2, behind):
+            subscription.ack(end)
+            assert find(store.name, "shop.orders") == wider
 
 
 def test_an_unknown_table_says_what_there_is(store: EventStore, binlog: Binlog) -> None:
@@ -104,7 +113,7 @@ def test_right_after_a_ddl(store: EventStore, binlog: Binlog, state: Path) -> No
     assert find_table(latest) == ORDERS
     write_down(store, state, (4, ORDERS), (end.offset, wider))
     assert find_table(latest) == wider
-    with store.subscribe("spark") as subscription:
+    with store.subscribe("spark-shop.orders") as subscription:
         assert find_table(SourceOptions.parse(options)) == ORDERS
         subscription.get(timeout=0)
         subscription.ack(store.newest)
