@@ -238,7 +238,7 @@ def test_typed_queries_live_through_alters(
     mariadb: Server, database: str, spark: Any, state: Path, tmp_path: Path, seed: int
 ) -> None:
     """A few statements; the long run below has many."""
-    check(mariadb, database, spark, state, tmp_path, seed, 5)
+    check(mariadb, database, spark, state, tmp_path, seed, 3)
 
 
 @pytest.mark.long
