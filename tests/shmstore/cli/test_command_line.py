@@ -69,12 +69,12 @@ def test_bad_values(read: Callable[[str], Any], texts: list[str]) -> None:
 
 
 def test_readme_commands_parse() -> None:
-    """Every `shmstore ...` line of the README's console blocks is accepted by the command line."""
-    blocks = re.findall(r"```console\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    lines = [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    """Every `shmstore ...` line of the README's shell blocks is accepted by the command line."""
+    blocks = re.findall(r"```sh\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("shmstore ")]
     assert len(lines) >= 4
     for line in lines:
-        words = [word for word in shlex.split(line) if not re.fullmatch(r"[A-Z_]+=.*", word)]
+        words = [word for word in shlex.split(line, comments=True) if not re.fullmatch(r"[A-Z_]+=.*", word)]
         assert words[0] == "shmstore"
         assert commands().parser.parse_args(words[1:]).run is commands().by_name[words[1]].get_default("run")
     named = set(re.findall(r"`shmstore ([a-z]+)", README.read_text(encoding="utf-8")))

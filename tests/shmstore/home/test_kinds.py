@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -18,12 +19,15 @@ from shmstore.consumer.live import actions
 from shmstore.consumer.wire.session.unacked import RecordFile
 from shmstore.home import kinds
 from shmstore.home.acks import NOWHERE
+from shmstore.home.control import RELOAD, ControlFiles, Wish
 from shmstore.home.definitions import DefinitionsFile, sources_of
 from shmstore.home.home import LOCK, Home
 from shmstore.home.kinds import KINDS, files_of, problems
 from shmstore.home.reader_state import keep_aside, keep_planned
 from shmstore.home.snapshots import Progress, ProgressFile, SnapshotRequest
 from shmstore.producer.schema.history import SchemaHistory
+from shmstore.producer.settings import Settings
+from shmstore.producer.start.in_force import FiltersFile, InForce, filters_of
 from shmstore.producer.start.origin import Origin, OriginFile
 
 
@@ -47,6 +51,9 @@ def fill(home: Home) -> None:
     keep_planned(home, "r", (1, 2))
     ProgressFile(home).save(Progress(1))
     ProgressFile(home).ask(SnapshotRequest("12345678", ("shop.*",)))
+    control = ControlFiles(home)
+    control.answer(Wish(control.ask(RELOAD), RELOAD), done=True, text="nothing changed")
+    control.ask(RELOAD)
     for source in ("", "db1.example.com:3306", "log", "origin", "verify", ".."):
         folder = home.of_source(source)
         DefinitionsFile(home, source).replace([])
@@ -54,6 +61,8 @@ def fill(home: Home) -> None:
         history(folder / "schemas-b.jsonl", home)
         home.put_aside(folder / "schemas-b.jsonl", "schema history")
         OriginFile(home, source).save(Origin("server", "version"))
+        FiltersFile(home, source).save(1, InForce(-1, filters_of(Settings(store="s"))))
+        (folder / "problems.open").write_text(json.dumps({"version": 1, "open": {}}))
         (folder / "_tables.jsonl.0123456789ab.tmp").touch()
     (home.path / "verify" / "0123").mkdir(parents=True)
     (home.path / "verify" / "0123" / "progress.json").touch()
