@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -18,7 +19,7 @@ from tests.servers.packages import ServerUnavailable
 from tests.servers.ports import free_port
 from tests.servers.server import Server
 
-__all__ = ["DESTINATION", "VERSION", "CanalServer", "canal_server", "flat_messages"]
+__all__ = ["DESTINATION", "VERSION", "CanalServer", "canal_from_files", "canal_server", "flat_messages"]
 
 VERSION = "1.1.7"  # the newest whose server is there
 DESTINATION = "canal"
@@ -64,21 +65,50 @@ def canal_server(server: Server, file: str, offset: int, time_ms: int, *, zone: 
                 text=True,
             )
         running = CanalServer(process, port, Path(work))
-        assert process.stdin
-        assert process.stdout
+        yield from _until_closed(process, running)
+
+
+@contextmanager
+def canal_from_files(server: Server, folder: Path) -> Iterator[CanalServer]:
+    """Canal's server with the configuration folder `folder`, whose destination is `example`: its port, and meta.dat in that folder.
+
+    Raises `ServerUnavailable` where it cannot be had.
+    """
+    jars_ = _jars()
+    _allow(server)
+    port = free_port()
+    with (folder / "canal.properties").open("a") as file:  # what comes last counts
+        file.write(f"\ncanal.port = {port}\ncanal.metrics.pull.port = {free_port()}\ncanal.file.data.dir = {folder}\n")
+    for path in (folder / "spring").iterdir():  # of a newer Canal than the jars, which do not know some of its properties
+        kept = [line for line in path.read_text().splitlines() if "multiStreamEnable" not in line]
+        path.write_text(re.sub(r'<property name="sslInfo">.*?</bean>\s*</property>', "", "\n".join(kept), flags=re.DOTALL))
+    with tempfile.TemporaryDirectory(prefix="shmstore-canal-") as work:
+        _compile(f"{jars_}/*", _SOURCE.with_name("CanalFromFiles.java"), work)
+        (Path(work) / "logback.xml").write_text(_QUIET)
+        command = ["java", "-Xmx1g", "-Duser.timezone=UTC", "-cp", f"{work}:{folder}:{jars_}/*", "CanalFromFiles", "example"]
+        with (Path(work) / "log").open("w") as log:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+        running = CanalServer(process, port, Path(work))
+        yield from _until_closed(process, running)
+
+
+def _until_closed(process: subprocess.Popen[str], running: CanalServer) -> Iterator[CanalServer]:
+    """Yield a server once it says that it is ready, and end it."""
+    assert process.stdin
+    assert process.stdout
+    try:
+        while (line := process.stdout.readline()) != "ready\n":
+            if not line:
+                raise ServerUnavailable(f"Canal's server did not start: {running.log()[-1000:]}")
+        yield running
+    finally:
+        process.stdin.close()  # it ends by that, also when the test is killed
         try:
-            while (line := process.stdout.readline()) != "ready\n":
-                if not line:
-                    raise ServerUnavailable(f"Canal's server did not start: {running.log()[-1000:]}")
-            yield running
-        finally:
-            process.stdin.close()  # it ends by that, also when the test is killed
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            process.stdout.close()
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
 
 
 def flat_messages(entries: list[bytes]) -> list[dict[str, Any]]:

@@ -1,0 +1,200 @@
+"""Canal's own server and a store that was made of its files: the same entries to the same client; and a client that moves in the middle of a load."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmstore import EventStore, producer
+from shmstore.cli.canal import cursors, files
+from shmstore.consumer.wire import CanalSettings
+from shmstore.consumer.wire.protocol import messages as m
+from tests.consumer.wire.harness import RawClient, ServerThread, entries, ids
+from tests.producer.running import Running, end_of_log, execute, remove, store_name, wait_for, wait_for_position
+from tests.servers.canal import canal_from_files
+from tests.servers.server import Server, start_server
+
+pytestmark = [pytest.mark.server, pytest.mark.long]
+SHIPPED = Path(__file__).resolve().parents[2] / "servers" / "canal_conf"
+LOAD = [
+    "CREATE DATABASE IF NOT EXISTS shop",
+    "CREATE TABLE shop.orders (id INT PRIMARY KEY, name VARCHAR(20), total DECIMAL(9,2))",
+    "CREATE TABLE shop.log (id INT PRIMARY KEY, a INT, b INT)",
+    "CREATE TABLE shop.skipped (id INT PRIMARY KEY)",
+    *(f"INSERT INTO shop.orders VALUES ({i}, 'n{i}', {i}.5)" for i in range(5)),
+    "INSERT INTO shop.log VALUES (1, 2, 3), (2, 3, 4)",
+    "UPDATE shop.orders SET total = total + 1",
+    "DELETE FROM shop.orders WHERE id = 3",
+    "INSERT INTO shop.skipped VALUES (1)",
+    "ALTER TABLE shop.log ADD c INT",
+    "UPDATE shop.log SET c = 1",
+    "TRUNCATE TABLE shop.skipped",
+]
+CONFIGURATIONS = {
+    "shipped": "",
+    "one table": "canal.instance.filter.regex=shop\\\\.orders",
+    "several tables": "canal.instance.filter.regex=shop\\\\.(orders|log)",
+    "black": "canal.instance.filter.black.regex=shop\\\\.skipped,mysql\\\\..*",
+    "fields": "canal.instance.filter.field=shop.orders:id/total",
+    "black fields": "canal.instance.filter.black.field=shop.log:a/c",
+    "no ddl": "canal.instance.filter.query.ddl=true",
+    "no deletes": "canal.instance.filter.dml.delete=true",
+    "inserts alone": "canal.instance.filter.dml.delete=true\ncanal.instance.filter.dml.update=true",
+    "no begin and end": "canal.instance.filter.transaction.entry=true",
+    "items": "canal.instance.memory.batch.mode=ITEMSIZE\ncanal.instance.memory.buffer.size=1024",
+}
+
+
+def conf(folder: Path, server: Server, text: str, start: tuple[str, int] | None = None) -> Path:
+    """Canal's shipped folder for `server`, with lines behind those of its files."""
+    shutil.copytree(SHIPPED, folder)
+    with (folder / "canal.properties").open("a") as file:
+        file.write("\ncanal.instance.tsdb.enable=false\ncanal.instance.parser.parallel=false\n")
+    with (folder / "example" / "instance.properties").open("a") as file:
+        file.write(f"\ncanal.instance.tsdb.enable=false\ncanal.instance.master.address=127.0.0.1:{server.port}\n{text}\n")
+        if start is not None:
+            file.write(f"canal.instance.master.journal.name={start[0]}\ncanal.instance.master.position={start[1]}\n")
+    return folder
+
+
+def settings_of(made: Any, state: Path) -> producer.Settings:
+    """The producer's settings, as the file has them, with a store of the test's."""
+    (path,) = files.write([made])
+    (settings,) = producer.load_all(config=path, environ={}, flags={"state": str(state), "store": store_name()})
+    return settings
+
+
+def seen(client: RawClient, quiet: float = 4.0) -> list[Any]:
+    """What a client is given until nothing more comes, in a form that two servers may share."""
+    found, until = [], time.monotonic() + quiet
+    while time.monotonic() < until:
+        answer = client.get(100, timeout=200, unit=2)
+        for entry in entries(answer):
+            until = time.monotonic() + quiet
+            header = entry.header
+            rows = []
+            if entry.entryType == 2:
+                change = m.RowChange.FromString(entry.storeValue)
+                rows = [change.isDdl, change.sql]
+                for row in change.rowDatas:
+                    rows += [
+                        [(c.name, c.value, c.isNull, c.updated) for c in image] for image in (row.beforeColumns, row.afterColumns)
+                    ]
+            found.append((entry.entryType, header.schemaName.lower(), header.tableName, header.eventType, rows))
+        if answer.batch_id > 0:
+            client.ack(answer.batch_id)
+    return found
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_the_same_entries(name: str, tmp_path: Path) -> None:
+    """The same files, the same server, the same client: what Canal sends comes from the converted store too."""
+    with start_server("mysql") as server:
+        start = end_of_log(server)
+        folder = conf(tmp_path / "conf", server, CONFIGURATIONS[name], start)
+        (made,) = files.conversions(str(folder), tmp_path / "out", {}, {})
+        with canal_from_files(server, folder) as canal:
+            client = RawClient(canal.port, "example")
+            assert client.subscribe().error_code == 0
+            execute(server, "mysql", *LOAD)
+            theirs = seen(client)
+            client.close()
+        settings = settings_of(made, tmp_path / "state")
+        run = Running(settings)
+        serving = ServerThread(
+            CanalSettings(
+                port=0,
+                stores=(f"example={settings.store}",),
+                state=tmp_path / "state",
+                **{
+                    option: made.sections["serve"][option]
+                    for option in ("gtids", "transaction_entries")
+                    if option in made.sections["serve"]
+                },
+            )
+        )
+        try:
+            wait_for(lambda: not run.alive or settings.store in EventStore.names(), "the store")
+            client = RawClient(serving.port, "example")
+            assert client.subscribe().error_code == 0
+            ours = seen(client)
+            client.close()
+        finally:
+            serving.stop()
+            run.stop()
+            remove(settings.store, str(tmp_path / "state"))
+        for each in (theirs, ours):
+            assert any(entry[0] == 2 for entry in each), f"{name}: nothing came"
+        rows = [[entry for entry in each if entry[0] == 2] for each in (theirs, ours)]
+        assert rows[1] == rows[0]
+        if name == "no begin and end":
+            assert {entry[0] for entry in ours} == {2} == {entry[0] for entry in theirs}
+
+
+def test_taken_over_in_the_middle_of_a_load(tmp_path: Path) -> None:
+    """A client of a running Canal, under load, stops; its meta.dat becomes a subscription: every row comes once, from the one or the other."""
+    with start_server("mysql", options=["--binlog-row-metadata=MINIMAL"]) as server:
+        execute(server, "mysql", "CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, a INT)")
+        folder = conf(tmp_path / "conf", server, "", end_of_log(server))
+        over, last = threading.Event(), [0]
+
+        def load() -> None:
+            with server.connect() as connection, connection.cursor() as cursor:
+                while not over.is_set():
+                    cursor.execute("BEGIN")
+                    for _ in range(last[0] % 3 + 1):
+                        cursor.execute(f"INSERT INTO shop.t VALUES ({last[0]}, 1)")
+                        last[0] += 1
+                    cursor.execute("COMMIT")
+
+        writer = threading.Thread(target=load)
+        found: list[int] = []
+        with canal_from_files(server, folder) as canal:
+            client = RawClient(canal.port, "example")
+            assert client.subscribe("shop\\..*").error_code == 0
+            writer.start()
+            until = time.monotonic() + 60
+            while len(found) < 2000 and time.monotonic() < until:
+                answer = client.get(50, timeout=200, unit=2)
+                found += ids(answer)
+                if answer.batch_id > 0:
+                    client.ack(answer.batch_id)
+            assert len(found) >= 2000, canal.log()[-2000:]
+            time.sleep(3)  # meta.dat is a second old
+            client.close()
+        (made,) = files.conversions(str(folder), tmp_path / "out", {}, {})
+        made.begins_before()
+        settings = settings_of(made, tmp_path / "state")
+        said = cursors.take(settings.store, cursors.of_destination(made), state=settings.state)
+        assert "canal-1001: continues behind" in said
+        run = Running(settings)
+        serving = ServerThread(CanalSettings(port=0, stores=(f"example={settings.store}",), state=tmp_path / "state"))
+        try:
+            wait_for(lambda: not run.alive or settings.store in EventStore.names(), "the store")
+            time.sleep(2)
+            over.set()
+            writer.join()
+            if not run.alive:
+                run.wait()
+            with EventStore.attach(settings.store, state=settings.state) as store:
+                wait_for_position(server, store, put=True)
+            client = RawClient(serving.port, "example")
+            assert client.subscribe().error_code == 0
+            before = len(found)
+            while found[-1] < last[0] - 1:
+                answer = client.get(1000)
+                found += ids(answer)
+                client.ack(answer.batch_id)
+            client.close()
+        finally:
+            over.set()
+            serving.stop()
+            run.stop()
+            remove(settings.store, settings.state)
+        print(f"{before} rows from Canal, {len(found) - before} from the store, {last[0]} written")
+        assert found == list(range(last[0]))
