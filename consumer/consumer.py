@@ -18,7 +18,7 @@ When in doubt an event is delivered again, never lost. For exactly once, commit 
 as your rows, after `Consumer.sync`, and begin with `Consumer.resume`.
 
 A get is in two steps: `_taken` moves the subscription, and may run in a thread; `_given` hands the batch out, and only then is it the
-current one. So what a cancelled ``async for`` took is not the current batch: the next get finds the subscription's cursor ahead of what was
+current one. So what a canceled ``async for`` took is not the current batch: the next get finds the subscription's cursor ahead of what was
 handed out, and takes it again.
 """
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from shmstore.consumer.remote.subscription import RemoteSubscription
 
 IDLE_SECONDS = 1.0  # the checkpoint is written after this long without an event
-SHARE = 8  # a batch without limits takes at most this part of the ring, so that the producer can go on while it is processed
+SHARE = 8  # a batch without limits takes at most this part of the ring, so that the producer can continue while it is processed
 
 _log = logging.getLogger("shmstore")
 
@@ -78,7 +78,7 @@ class Consumer:
     a lost connection is made again, and `StoreUnreachable` raised where that takes more than a minute.
     `subscription` names the reader: it continues after its last ack, in this process or the next, and one process owns it at a
     time. `start` says where a new one begins: "earliest" (everything that the store's log keeps, whatever others have acked; without a
-    log what somebody has not acked), "latest", a sequence, a `Position` (first event after it), a
+    log what some reader has not acked), "latest", a sequence, a `Position` (first event after it), a
     datetime, or one of these as text, such as "0-1-4711" or "2026-01-31T12:00:00Z" (`shmstore.start_position` lists them).
 
     `tables` names the tables that are wanted, in patterns as those of ``shmstore tail --tables``: ``"shop.*"``, ``"shop.orders,!shop.log"``, or
@@ -86,7 +86,7 @@ class Consumer:
     rest is read and acked with the batch before it; a batch with nothing else in it is not given. Limits count before this.
 
     ``async for batch in consumer`` is the same loop in asyncio: each get waits in a thread of its own, which has ended when the batch is given, or
-    the task cancelled. Meanwhile other tasks may call `ack`, `rollback`, `seek` and `close`. ``async with`` closes without blocking the event loop.
+    the task canceled. Meanwhile other tasks may call `ack`, `rollback`, `seek` and `close`. ``async with`` closes without blocking the event loop.
 
     `auto_ack`: asking for the next batch acks the current one. Give False if the current one may not be processed by then, and
     call `ack` when it is. In a generator, for example, the caller asks for the next batch before it has written this one:
@@ -103,10 +103,10 @@ class Consumer:
 
     `limit_events` bounds a batch in events (`limit` is short for it), `limit_bytes` in bytes of payload; without any of them a batch is
     at most an eighth of the ring. The iteration ends after `timeout`
-    seconds without an event: 0 reads what is there now, None (default) waits for ever, using no CPU.
+    seconds without an event: 0 reads the events of now, None (default) waits for ever, using no CPU.
 
     In a store with a log the subscription is durable from the moment it is made: its ack is in the store's home, at most a second behind
-    and never ahead of what is on disk, and after a reboot it goes on there. Without a log `checkpoint` keeps the acked position in a
+    and never ahead of what is on disk, and after a reboot it continues there. Without a log `checkpoint` keeps the acked position in a
     file, so that the subscription outlives the shared memory: True keeps it in the store's home, a path in that directory, False keeps
     none. With a log such a file only says where a new subscription begins.
 
@@ -202,7 +202,7 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Batch:
-        """As `__next__`, without blocking the event loop. Cancelled, it takes nothing: the batch comes again.
+        """As `__next__`, without blocking the event loop. Canceled, it takes nothing: the batch comes again.
 
         Raises RuntimeError where another task waits for the next batch.
         """
@@ -322,7 +322,7 @@ class Consumer:
         self._elsewhere()
 
     def _elsewhere(self) -> None:
-        """Go on at the ack: nothing that was given counts any more."""
+        """Continue at the ack: nothing that was given counts any more."""
         self._batch, self._reached, self._given_to = None, self._acked, self._acked
         self._moves += 1
 

@@ -23,7 +23,7 @@ PEEK_SECONDS = 0.1  # how often a peek that follows looks for more: it leaves no
 
 
 class Peek:
-    """Reads a store in batches without a subscription, so that it holds nobody up: up to `last`, or with `follow` without end.
+    """Reads a store in batches without a subscription, so that it holds no reader up: up to `last`, or with `follow` without end.
 
     Behind the ring it continues in the store's log. What the log keeps no longer, or without a log the ring, is left out: it continues at
     the oldest event that is kept and reports to `missed` how many are gone; without `missed` iterating raises `PositionNotFound`. A store with
@@ -106,7 +106,7 @@ def tail(
 
     Only those that `chosen` says, at most `count` that the format has documents for, and none that came after the batch which holds sequence `last`.
     A batch is acked once it is flushed; with `count` reached inside a batch, just what was looked at is. Raises
-    `BrokenPipeError` when nobody can read `out` any more, also while there is nothing to write.
+    `BrokenPipeError` when no process can read `out` any more, also while there is nothing to write.
     """
     gone = threading.Event()
     over = os.eventfd(0, os.EFD_CLOEXEC)

@@ -1,7 +1,7 @@
 """Every change of a table in a DuckDB file, and the table as it is now: ``python examples/duckdb_copy.py STORE FILE``.
 
 The rows of a batch and its last sequence are written in one transaction. A batch that was written but not acked, because the process
-died in between, is known by that sequence: reading goes on behind it. A batch is written once the store's log has it on disk, so that
+died in between, is known by that sequence: reading continues after it. A batch is written once the store's log has it on disk, so that
 no power cut gives its sequences to other events.
 """
 

@@ -2,7 +2,7 @@
 
 Posts each change as JSON to URL. A change that fails is tried again, after longer and longer pauses; the store keeps what comes meanwhile.
 One that still fails after the last attempt goes to FILE, and the next one follows. SIGTERM ends it in order. Delivery is at
-least once: after a crash the batch in hand comes again, so the service should recognise ``transaction`` and ``seq``.
+least once: after a crash the batch in hand comes again, so the service should recognize ``transaction`` and ``seq``.
 """
 
 import signal

@@ -119,7 +119,7 @@ class Settings:
     )
     snapshot: str = _option(
         "never",
-        "initial: a new store also gets the rows of all tables, read while streaming goes on; `shmstore snapshot` asks for tables at "
+        "initial: a new store also gets the rows of all tables, read while streaming continues; `shmstore snapshot` asks for tables at "
         "any time",
         choices=("never", "initial"),
     )

@@ -1,4 +1,4 @@
-"""Lets Spark find ``format("shmstore")`` by itself: it imports packages named ``pyspark_*`` and takes their DefaultSource."""
+"""Lets Spark find ``format("shmstore")`` on its own: it imports packages named ``pyspark_*`` and takes their DefaultSource."""
 
 from shmstore.consumer.spark.source.source import ShmStoreSource as DefaultSource
 

@@ -68,7 +68,7 @@ def build(out: Path, pythons: Sequence[str] = PYTHONS, processors: Sequence[str]
 
     Raises `WheelFailed` with what a program said, `ServerUnavailable` where a Python's headers cannot be had.
     """
-    headers = {python: headers_of(python) for python in pythons}  # what is missing is said before anything is built
+    headers = {python: headers_of(python) for python in pythons}  # what is missing is reported before anything is built
     with tempfile.TemporaryDirectory(prefix="shmstore-wheels-") as folder:
         work = Path(folder)
         _run("-m", "build", "--sdist", "--outdir", work / "sdist", ROOT)

@@ -79,7 +79,7 @@ class Position(NamedTuple):
 
     `gtids` is the executed GTID set up to and including this place; it is filled at transaction ends, DDLs and
     heartbeats only (it advances at commit). `row` counts rows inside an event, for readers that stop within one.
-    `sources`: at a transaction end or DDL in a store of several sources, where each of them goes on after it, by name and in
+    `sources`: at a transaction end or DDL in a store of several sources, where each of them continues after it, by name and in
     the order of the names; file, offset and `gtids` are those of the event's own source.
     """
 
@@ -110,10 +110,10 @@ Sources = tuple[tuple[str, Position], ...]
 
 
 class Cut(NamedTuple):
-    """What the last event of a part says of its large transaction, for the producer: where each source goes on after a restart, and what
+    """What the last event of a part says of its large transaction, for the producer: where each source continues after a restart, and what
     is in the store then.
 
-    `sources`: the transaction's own source goes on where the transaction began. Its name is "" where it is the store's only one.
+    `sources`: the transaction's own source continues where the transaction began. Its name is "" where it is the store's only one.
     `order`, `row`: of the last event of the binlog that was read.
     """
 

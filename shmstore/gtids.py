@@ -23,7 +23,7 @@ def well_formed(gtids: str) -> bool:
 
 
 def parse(text: str) -> Gtids:
-    """Return a GTID set: MySQL's intervals by server and tag; MariaDB's domains, in which a number stands for all up to it."""
+    """Return a GTID set: MySQL's intervals by server and tag; MariaDB's domains, in which a number means all up to it."""
     found: Gtids = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         source, *fields = part.split(":")

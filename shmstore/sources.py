@@ -1,4 +1,4 @@
-"""A place in a store of several sources: where each of them goes on, as text and in plain values.
+"""A place in a store of several sources: where each of them continues, as text and in plain values.
 
     orders=binlog.000012:4711/0-1-99;users=mysql-bin.000003:157/3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5
 

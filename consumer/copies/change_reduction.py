@@ -43,7 +43,7 @@ HISTORY_FIELDS = [
 
 
 class CannotFollow(ValueError):
-    """The stream holds something after which no copy can go on, or the target does not fit; the message says what to do."""
+    """The stream holds something after which no copy can continue, or the target does not fit; the message says what to do."""
 
 
 class CannotCopy(CannotFollow):
@@ -483,7 +483,7 @@ def collect(
             reason = f"the XA transaction rolled back at {place} had been written at its XA PREPARE, and its rows are in the copy"
             distrust(
                 {*copies(None), *found} if names is None else names, reason
-            )  # what an earlier batch brought of it nobody remembers
+            )  # what an earlier batch brought of it no process remembers
         elif header.entry == EntryType.ROWS:
             names = {_table_of(name) for name in header.props.get("tables", "").split(",") if name}
             if "table" in header.props:

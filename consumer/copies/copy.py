@@ -1,4 +1,4 @@
-"""Copy: one table's copy, and what becomes of it when it cannot follow its table by itself.
+"""Copy: one table's copy, and what becomes of it when it cannot follow its table on its own.
 
     follows ──Reread──► aside ──First──► filling ──Last──► follows
        ▲                  │ ▲               │
@@ -173,7 +173,7 @@ class Copy:
         self._target.commit(step, marks)
         if other is not None and FILLING in marks:
             self._next = None
-            other.remove()  # after a crash before this line it stays, and nobody looks at it
+            other.remove()  # after a crash before this line it stays, and no process looks at it
 
     def _create_aside(self, step: Reread, at: Mapping[str, int]) -> None:
         """A copy without rows that says it is aside; where there can be none, this object and the store's home say it."""

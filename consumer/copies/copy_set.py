@@ -152,7 +152,7 @@ class CopySet:
             with self._target.transaction():
                 yield
         except BaseException:
-            self._copies.clear()  # the state that they remember may not be what is there
+            self._copies.clear()  # the state that they remember may not be what exists
             self._known.clear()
             raise
 

@@ -1,6 +1,6 @@
 """What a DDL statement does to tables, as far as a copy of their rows must know: enough SQL to read it, no more.
 
-A copy follows by itself where the rows go (TRUNCATE, DROP), where nothing of them changes (an index, a comment), and where columns
+A copy follows on its own where the rows go (TRUNCATE, DROP), where nothing of them changes (an index, a comment), and where columns
 come, go, get another name or become wider while every value stays what it is: `Change`. What anything else does to the rows
 that are there, the server knows, with its character sets, time zones and modes. It is not imitated: the action is `reread`, and so
 it is wherever a statement is not read for certain.

@@ -37,7 +37,7 @@ class InitialRows(threading.Thread):
         """Wait for the query's subscription: what is put from then on reaches it. Then ask, and look until the rows are in the store."""
         try:
             self._ask_and_look()
-        except Exception as error:  # the query continues, and nobody else would say that rows are missing
+        except Exception as error:  # the query continues, and no other process would say that rows are missing
             _log.exception(
                 "initial rows cannot be asked for, so copies begin without them: shmstore snapshot %s asks: %s",
                 self._selection.store,

@@ -21,7 +21,7 @@ INCIDENTS: Final = (Incident.CONNECTION, Incident.LOGIN, Incident.SUBSCRIPTION, 
 
 @dataclass(slots=True)
 class Sent:
-    """What was sent of one store, to one subscription or to whoever reads ranges."""
+    """What was sent of one store, to one subscription or to the client that reads ranges."""
 
     streams: int = 0
     batches: int = 0

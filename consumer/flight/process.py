@@ -1,4 +1,4 @@
-"""The server's process: the file limit, signals, what is said at the beginning."""
+"""The server's process: the file limit, signals, start-up warnings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def serving(settings: FlightSettings) -> Iterator[FlightServer]:
     server = FlightServer(replace(settings, max_connections=capacity.connections))
     try:
         if not settings.password and not is_loopback(settings.host):
-            _log.warning("whoever reaches %s:%s can read every store served: no password is set", *server.address)
+            _log.warning("every client that reaches %s:%s can read every store served: no password is set", *server.address)
         if settings.password and not settings.tls_cert and not is_loopback(settings.host):
             _log.warning("passwords and events travel in clear to %s:%s: set a certificate", *server.address)
         if settings.expose is not None:

@@ -25,7 +25,7 @@ ACTIONS: Final = {
     "store": "what a store is: {store}",
     "subscribe": "own a subscription: {store, subscription, session, start, lease, checkpoint}",
     "ack": "everything up to a sequence is done: {session, sequence}",
-    "seek": "go on elsewhere: {session, start}",
+    "seek": "continue elsewhere: {session, start}",
     "state": "where a subscription stands: {session}",
     "cursor": "bytes, rows and time up to an event: {session, sequence}",
     "save": "make the ack durable now: {session}",
@@ -225,13 +225,13 @@ class FlightServer(FlightEndpoint):
         return self.metrics.exposition(store for store, _ in self._sessions.names())
 
     def look_after(self, connected: set[Any]) -> None:
-        """Give back the subscriptions that nobody holds any more."""
+        """Give back the subscriptions that no client holds any more."""
         self._sessions.look_after(connected)
         if self._settings.beat is not None:
             self._settings.beat()
 
     def close(self) -> None:
-        """End every call, and give up the subscriptions: their clients go on with the next server."""
+        """End every call, and give up the subscriptions: their clients continue with the next server."""
         super().close()
         self._sessions.close_all()
 

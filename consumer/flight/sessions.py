@@ -62,7 +62,7 @@ class FlightSession:
 
     @contextmanager
     def turn(self, place: Place) -> Iterator[None]:
-        """One call at a time. A get that waits ends for the next call: nobody waits for its answer any more."""
+        """One call at a time. A get that waits ends for the next call: no client waits for its answer any more."""
         self.renew(place)
         self._wanted += 1
         try:
@@ -84,7 +84,7 @@ class FlightSession:
     # ------------------------------------------------------------ within a turn
 
     def resume(self, known: Request) -> None:
-        """Go on for a client that has acked and got so much. Raises `StoreClosed` where the store is another one."""
+        """Continue for a client that has acked and got so much. Raises `StoreClosed` where the store is another one."""
         store, subscription = self.attached, self.subscription
         check_epoch(known, store, self.store)
         acked = min(int(known["acked"]), store.newest)
@@ -208,7 +208,9 @@ class FlightSessions:
             allowed = self._new[place.host] < self._max_new
             self._new[place.host] += allowed
         if not allowed:
-            text = f"{place.host} has begun {self._max_new} subscriptions, all it may (--max-new-clients): go on with one of them"
+            text = (
+                f"{place.host} has begun {self._max_new} subscriptions, all it may (--max-new-clients): continue with one of them"
+            )
             self._audit.note(Incident.SUBSCRIPTION, place.host, text)
             raise ProtocolError(text)
         try:
@@ -253,7 +255,7 @@ class FlightSessions:
         session.close()
 
     def look_after(self, connected: set[Place]) -> None:
-        """Give back what nobody holds any more."""
+        """Give back what no client holds any more."""
         for id, session in list(self._sessions.items()):
             silent = time.monotonic() - session.used_at
             left = session.place not in connected and silent > GRACE

@@ -10,7 +10,7 @@ from shmstore.home.snapshots import request_snapshot
 
 
 def unsubscribe(store: str, subscription: str, *, path: str | None = None, state: str | os.PathLike[str] | None = None) -> None:
-    """Forget a subscription that nobody reads, and its checkpoint: or a new one of this name would look for events that are missing.
+    """Forget a subscription that no process reads, and its checkpoint: or a new one of this name would look for events that are missing.
 
     Raises `SubscriptionNotFound`, `SubscriptionInUse`, and what `EventStore.attach` raises.
     """

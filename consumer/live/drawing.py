@@ -46,7 +46,7 @@ def ring(store: ShownStore, width: int) -> str:
     first, held = store.ring.first, store.ring.held
     cells = ["━" if held >= 1 or ((i + 0.5) / size - first) % 1 < held else "·" for i in range(size)]
     numbers = {reader.name: reader.number for reader in store.readers}
-    order = ("log", "get", "ack", "put")  # what comes later covers what is there
+    order = ("log", "get", "ack", "put")  # what comes later covers what exists
     for mark in sorted(store.ring.marks, key=lambda each: order.index(each.cursor)):
         if mark.ring is None:
             continue
@@ -62,7 +62,7 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
     """The newest part of a series in `width` characters, the largest value as a full block; a blank where nothing is known."""
     if not values:
         return " " * width
-    size = max(1, -(-len(values) // width))  # points that one character stands for, by their largest
+    size = max(1, -(-len(values) // width))  # points that one character shows, by their largest
     runs = [values[max(0, end - size) : end] for end in range(len(values), 0, -size)]
     peaks = [max((each for each in run if each is not None), default=None) for run in reversed(runs)]
     most = max((peak for peak in peaks if peak is not None), default=0.0)

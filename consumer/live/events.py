@@ -1,6 +1,6 @@
 """The newest events of a store as documents for the eye: filtered, with values masked unless they may be shown, and never too many.
 
-A tail for people leaves out what nobody could read: of a busy store it looks at the newest `LOOK` events a step (fewer without a
+A tail for people leaves out what no reader could read: of a busy store it looks at the newest `LOOK` events a step (fewer without a
 filter), shows at most `SHOW` of their rows, and says how many it passed over.
 """
 
@@ -88,7 +88,7 @@ class Feed:
     def _documents(self, payload: bytes | memoryview, sequence: int) -> Iterator[dict[str, Any]]:
         try:
             header, schema, _ = split_stored(payload)
-            if schema is not None:  # before its rows are decoded: most of a store may be nobody's concern
+            if schema is not None:  # before its rows are decoded: most of a store may be of no concern
                 table = decode_schema(schema)
                 if self._chosen.tables is not None and not self._chosen.tables.match(f"{table.database}.{table.table}"):
                     return

@@ -43,7 +43,7 @@ SAMPLE: Final = 10.0  # seconds between two readings that are kept for it
 KEEPS_UP: Final = 1.0  # seconds of puts: a reader that is not further behind than this is up to date
 LATE: Final = 60.0  # seconds after which a delay is worth a sentence
 RESTORES: Final = "the producer, or any reader that attaches, restores it"
-PURGE_MS: Final = 24 * 3_600_000  # how long before the source removes what is needed that is said
+PURGE_MS: Final = 24 * 3_600_000  # how long before the source removes what is needed that is reported
 
 
 class TableFigures(NamedTuple):
@@ -335,7 +335,7 @@ def _holds(each: SubscriptionStat, stat: StoreStat) -> str:
 
 
 def _trouble(reader: ShownReader) -> tuple[int, int]:
-    """Where a reader comes in the list: those that need somebody first, then those that read, then those that do not."""
+    """Where a reader comes in the list: those that need help first, then those that read, then those that do not."""
     waits = reader.lag_events > 0
     ranks = (
         reader.state == "lost",
@@ -471,7 +471,7 @@ def _fills(stat: StoreStat, slowest: SubscriptionStat, full_in: float) -> Health
 
 def _well(store: ShownStore) -> str:
     if not store.readers:
-        return "all is well; nobody is subscribed"
+        return "all is well; there is no subscription"
     behind = max(each.lag_events for each in store.readers)
     readers = f"{len(store.readers)} readers" if len(store.readers) > 1 else "its reader"
     size = quantity(max(each.lag_bytes for each in store.readers))

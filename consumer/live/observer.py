@@ -1,4 +1,4 @@
-"""Takes readings of the stores that can be seen, once a second while somebody watches, with access to read alone."""
+"""Takes readings of the stores that can be seen, once a second while there is a viewer, with access to read alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = logging.getLogger("shmstore.live")
 
 class Observer:
     """Observes the stores `names`, or all of this host; those that are not in memory in their homes, in the folder `state`. It takes a reading
-    every `period` seconds while somebody watches. With `always` it also takes one every `EVERY` seconds while nobody does, for the lines
+    every `period` seconds while there is a viewer. With `always` it also takes one every `EVERY` seconds without one, for the lines
     of the last minutes, and counts no events meanwhile; without, it does nothing then.
 
     Any thread may `watch`, `wait` and read `history`; `close` ends it.
@@ -52,7 +52,7 @@ class Observer:
         self._changed = threading.Condition()
         self._watchers = 0
         self._closed = False
-        self._quiet = True  # nobody watches, nor did within `linger` seconds
+        self._quiet = True  # no viewer watches, nor did within `linger` seconds
         self._host: Host | None = None
         self._number = 0  # of the reading that made it
         self._thread: threading.Thread | None = None
@@ -70,7 +70,7 @@ class Observer:
         with self._changed:
             self._watchers += 1
             if self._quiet:
-                self._host = None  # what was seen when nobody looked is old
+                self._host = None  # what was seen when there was no viewer is old
                 self._changed.notify_all()
             if self._thread is None and not self._closed:
                 self._start()
@@ -110,7 +110,7 @@ class Observer:
                     watched = now if self._watchers else watched
                     self._quiet = now - watched > self._linger
                     if self._closed or (self._quiet and not self._always):
-                        self._thread = None  # whoever watches next begins again
+                        self._thread = None  # the process that watches next begins again
                         return
                 if self._quiet and counting is not None:
                     counting.close()
@@ -156,7 +156,7 @@ class Observer:
 
 
 def tables_of(counts: TableCounts) -> dict[tuple[str, str], TableFigures]:
-    """Return what was counted, by table. The thread that counts may go on meanwhile."""
+    """Return what was counted, by table. The thread that counts may continue meanwhile."""
     rows: dict[tuple[str, str], dict[str, int]] = {}
     for (database, table, operation), count in list(counts.rows.items()):
         rows.setdefault((database, table), {})[operation] = count

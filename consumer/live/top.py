@@ -28,7 +28,7 @@ from shmstore.consumer.live.observer import Observer
 LOOK: Final = 0.25  # seconds between two looks at what was observed
 STEP: Final = 0.5  # seconds between two looks for events
 MOST_LINES: Final = 500
-ANSI_THEMES: Final = ("ansi-dark", "textual-ansi")  # Textual's from 8.1 and before: the terminal's own colours, dark or light
+ANSI_THEMES: Final = ("ansi-dark", "textual-ansi")  # Textual's from 8.1 and before: the terminal's own colors, dark or light
 ORDERS: Final[Mapping[str, Callable[[ShownTable], float]]] = {
     "rows a second": lambda table: table.rate,
     "newest rows": lambda table: table.last_ms,
@@ -300,7 +300,7 @@ class Top(App[None]):
         self.push_screen(Ask("Only these tables (DATABASE.TABLE, * ? and ! as in --tables; nothing: all):", self._filter), chosen)
 
     def action_pause(self) -> None:
-        """Stop the events, or let them go on."""
+        """Stop the events, or let them continue."""
         self._paused = not self._paused
         self._tell()
 
@@ -335,9 +335,7 @@ class Top(App[None]):
 
                 self._do(forget)
 
-        question = (
-            f"Forget subscription {reader.name} of {store.name}? {reader.lag_events:,} events wait for it. It cannot go on then."
-        )
+        question = f"Forget subscription {reader.name} of {store.name}? {reader.lag_events:,} events wait for it. It cannot continue then."
         self.push_screen(Sure(question), asked)
 
     def _do(self, act: Callable[[], str]) -> None:

@@ -7,7 +7,7 @@
     POST /unsubscribe    {"store", "subscription"}, with the header X-Shmstore-Token
     POST /snapshot       {"store", "tables"}, the same
 
-Whoever looks moves nothing in a store and needs the right to read it alone. What comes from a store is JSON for the page, which sets it
+A viewer moves nothing in a store and needs the right to read it alone. What comes from a store is JSON for the page, which sets it
 as text; the policy that each answer carries (`HEADERS`) lets nothing run or load that is not of this server.
 """
 
@@ -104,7 +104,7 @@ class Web(HttpServer):
         return plain(404, "there are /, /host and /events")
 
     def _is_ours(self, host: str) -> bool:
-        """Whether a request is for this host by address, or by a name that nobody else can give it.
+        """Whether a request is for this host by address, or by a name that no other process can give it.
 
         A page elsewhere may have its own name point here and then read all (DNS rebinding), unless a password is needed, which it has not.
         """
@@ -215,6 +215,6 @@ def _event(value: Any, kind: str = "") -> bytes:
 
 
 def warnings(host: str, *, password: bool, tls: bool, show_values: bool) -> Sequence[str]:
-    """What whoever starts the server should know of who else can look."""
+    """What the user who starts the server should know of who else can look."""
     seen = "figures and rows" if show_values else "figures and the names of tables and columns"
     return exposed(host, seen, password=password, tls=tls)

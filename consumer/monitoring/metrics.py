@@ -137,7 +137,7 @@ def _producer(families: Families, stat: StoreStat) -> None:
         add("source_file_number", "gauge", "Number of the binlog file read last.", stat.source_position.file_number)
         add("source_offset_bytes", "gauge", "Place read last in that file.", stat.source_position.offset)
     if not stream.heard_ms:
-        return  # no stream: somebody puts by hand
+        return  # no stream: a process puts by hand
     add("source_connected", "gauge", "1 while the producer has a link to its source (of several, to each).", stream.connected)
     add(
         "source_heard_timestamp_seconds",
@@ -197,7 +197,7 @@ def _subscription(families: Families, store: str, stat: SubscriptionStat) -> Non
 
 
 def _tables(families: Families, store: str, counts: TableCounts) -> None:
-    # As lists: the thread that counts goes on meanwhile.
+    # As lists: the thread that counts continues meanwhile.
     help = "Rows put, by table and operation, since this endpoint began."
     for (database, table, operation), rows in list(counts.rows.items()):
         families.add("table_rows_total", "counter", help, rows, store=store, database=database, table=table, operation=operation)

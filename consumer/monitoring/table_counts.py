@@ -1,6 +1,6 @@
-"""Rows and bytes of each table, counted out of the store itself by whoever asks for the figures: so the producer pays nothing for them.
+"""Rows and bytes of each table, counted out of the store itself by the one that asks for the figures: so the producer pays nothing for them.
 
-Plan. What a slot says of an event (its kind, rows, size and time) is not told by table; the table is in the payload, and whoever reads
+Plan. What a slot says of an event (its kind, rows, size and time) is not split by table; the table is in the payload, and the process that reads
 that needs no subscription. So the process that shows the figures follows its stores, like `tail` without one, in a thread, twice a second,
 and behind the ring in the log. The counts are its own: they begin when it does, as a counter of Prometheus may, and rise from there on,
 over a store that was restored or recreated, too.
@@ -121,7 +121,7 @@ def _name(schema: bytes) -> tuple[str, str]:
 
 class Counting:
     """Follows stores in a thread, from `start` to `close`. `names` gives those that are to be followed at a moment, `most` is how many events
-    of a store are looked at each time: all, or so many that stand for all, so that nobody is slowed down by who only looks."""
+    of a store are looked at each time: all, or so many that are a sample of all, so that looking slows no process down."""
 
     def __init__(self, names: Callable[[], Iterable[str]], most: int | None = None) -> None:
         self._names, self._most = names, most

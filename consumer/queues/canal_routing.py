@@ -23,7 +23,7 @@ _WILD: Final = frozenset("*?+|(){}[]\\$^")
 
 
 class _Rule(NamedTuple):
-    """A name or a regular expression, and what it stands for."""
+    """A name or a regular expression, and what it means."""
 
     name: str
     meaning: str

@@ -95,7 +95,7 @@ class Queue(Protocol):
         """How many partitions `topic` has; it is made where it is not there. Raises `QueueUnreachable`, `QueueRefused`."""
 
     def send(self, messages: Sequence[Message], mark: Mark) -> None:
-        """Bring in all messages with the mark of what they are; it returns when the queue has them for good.
+        """Bring in all messages with the mark of what they are; it returns when the queue keeps them.
 
         Raises `QueueUnreachable`, `QueueRefused`, `MessageTooLarge`; then the queue is to be opened before the next `send`.
         """

@@ -1,7 +1,7 @@
 """A subscription into a queue: batches as messages, marked, and acked once the queue has them.
 
 Plan. What is done is what the queue says. At the start, and after every error, the queue is opened: that ends what was being written, and
-gives the mark of what is in it. Reading goes on behind the mark, whatever the subscription had acked. So there is one way on from a kill, a lost
+gives the mark of what is in it. Reading continues after the mark, whatever the subscription had acked. So there is one way on from a kill, a lost
 broker and a commit whose answer did not come. The ack follows the mark, and only frees the store.
 
 A power cut must not give sequences that the mark counts to other events: a batch is sent once the store's log has it on disk.

@@ -67,7 +67,7 @@ def parse_url(url: str) -> StoreAddress:
 
 
 def _roots() -> bytes | None:
-    """The certificates to trust; gRPC by itself would not look where this system keeps them."""
+    """The certificates to trust; gRPC on its own would not look where this system keeps them."""
     file = os.environ.get("SHMSTORE_FLIGHT_CA") or ssl.get_default_verify_paths().cafile
     if file is None:
         return None

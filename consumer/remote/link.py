@@ -1,10 +1,10 @@
 """Link: calls to one server of Arrow Flight, and what may happen to them.
 
-A call runs in a thread, because one that waits in gRPC lets no signal's handler run: Ctrl-C would wait for the answer. Whoever asked waits for
-the thread instead, on a queue, which a signal's handler (or another thread) may wake with `wake`. A call that nobody waits for any more is
-cancelled, and its answer thrown away.
+A call runs in a thread, because one that waits in gRPC lets no signal's handler run: Ctrl-C would wait for the answer. The client that asked waits for
+the thread instead, on a queue, which a signal's handler (or another thread) may wake with `wake`. A call that no client waits for any more is
+canceled, and its answer thrown away.
 
-After a failure the whole client is made anew: the channel of the old one waits up to two minutes until it tries to connect again.
+After a failure the whole client is made again: the channel of the old one waits up to two minutes until it tries to connect again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RemoteLost(Exception):
 
 
 class Woken(Exception):
-    """Somebody ended the wait for an answer."""
+    """A client ended the wait for an answer."""
 
 
 class LinkAnswer(NamedTuple):
@@ -83,7 +83,7 @@ class Link:
             yield batch
 
     def renew(self, session: str) -> None:
-        """Say that the client lives; from any thread. Nothing is said of a failure: the next call finds it."""
+        """Say that the client lives; from any thread. Nothing is reported of a failure: the next call finds it."""
         with suppress(Exception):
             self._action("renew", {"session": session}, ACTION_SECONDS)
 
@@ -178,13 +178,13 @@ class Link:
         raise self._translated(answer) from None
 
     def _abandon(self) -> None:
-        """Nobody waits for the answer of the thread any more: it ends, and another one takes the next call."""
+        """No client waits for the answer of the thread any more: it ends, and another one takes the next call."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.abandon()
 
     def _translated(self, error: BaseException) -> BaseException:
-        """The error that an error of Flight stands for."""
+        """The error that an error of Flight means."""
         if isinstance(error, flight.FlightError):
             found = unpack_error(error.extra_info or b"")
             if found is not None:

@@ -1,6 +1,6 @@
 """RemoteSubscription: a subscription of a store on another host, as `Subscription` is one of a store on this one.
 
-Plan. The server holds the subscription, in a session of this client's. What this client has got and acked it knows by itself, and says so with
+Plan. The server holds the subscription, in a session of this client's. What this client has got and acked it knows on its own, and says so with
 every request (`protocol`), so that a rollback moves nothing but a number here, and a lost connection is no more than a pause: the client
 connects again, finds its session or makes it again, and repeats the request. What was acked stays acked, and the batches that it holds
 can still be acked; nothing else had the subscription meanwhile, or the server says `SubscriptionInUse`.
@@ -28,7 +28,7 @@ from shmstore.start_position import Start
 from shmstore.store.batch import Elsewhere
 
 WAIT: Final = 10.0  # seconds that the server waits for events in one request
-PATIENCE: Final = 60.0  # seconds besides, until an answer begins, or goes on
+PATIENCE: Final = 60.0  # seconds besides, until an answer begins, or continues
 RECONNECT: Final = 60.0  # seconds to try to reach a server that is lost
 LEASE: Final = 15.0  # seconds without a word from this client after which the server gives its subscription to others
 PAUSE: Final = 0.2  # seconds between two tries
@@ -199,7 +199,7 @@ class RemoteSubscription:
             )
 
     def seek(self, start: Start) -> None:
-        """Go on at `start`, as `Subscription.seek`."""
+        """Continue at `start`, as `Subscription.seek`."""
         request = {"start": pack_start(start)}
         state = self._asked(lambda: self._link.action("seek", {**self._state(), **request}))
         self._generation += 1
@@ -244,7 +244,7 @@ class RemoteSubscription:
     def close(self) -> None:
         """Give the subscription up for the next owner, who starts at its ack. Idempotent.
 
-        Where the server cannot be reached it does so by itself, after `LEASE` seconds.
+        Where the server cannot be reached it does so on its own, after `LEASE` seconds.
         """
         if self._closed:
             return
@@ -285,7 +285,7 @@ class RemoteSubscription:
                 if not self._here:
                     self._resume()
                     if until:
-                        _log.info("store %r: the server answers again, subscription %r goes on", self._store, self.name)
+                        _log.info("store %r: the server answers again, subscription %r continues", self._store, self.name)
                 return ask()
             except SessionUnknown:
                 self._here = False

@@ -87,11 +87,11 @@ class SecretFile:
 
 
 def exposed(host: str, seen: str, *, password: bool, tls: bool, option: str = "--password-file") -> list[str]:
-    """What whoever starts a server on `host` should know of who else can see what it shows."""
+    """What the user who starts a server on `host` should know of who else can see what it shows."""
     if is_loopback(host):
         return []
     if not password:
-        return [f"whoever reaches {host} can see {seen}: no password is set ({option})"]
+        return [f"every client that reaches {host} can see {seen}: no password is set ({option})"]
     return [] if tls else [f"password and figures travel in clear to {host}: set a certificate (--tls-cert, --tls-key)"]
 
 

@@ -25,7 +25,7 @@ class Incident(Enum):
     LOGIN = ("failed_logins", "Logins with a wrong user name or password.")
     FILTER = ("refused_filters", "Filters refused: not understood, too long, or too costly to match.")
     SUBSCRIPTION = ("refused_subscriptions", "New client ids refused: a limit of clients was reached.")
-    TAKEOVER = ("takeovers", "Clients that went on here after another server, or an earlier one, had served them.")
+    TAKEOVER = ("takeovers", "Clients that continued here after another server, or an earlier one, had served them.")
     UNACKED = ("unacked_disconnects", "Clients whose last connection ended while they held batches not acked.")
 
     def __init__(self, counter: str, help: str) -> None:

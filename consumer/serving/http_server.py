@@ -22,7 +22,7 @@ from shmstore.consumer.serving.access import Login
 
 PATIENCE: Final = 5.0  # seconds in which a client's request comes as a whole, and that it may take nothing of the answer
 MOST_CONNECTIONS: Final = 200  # at once, a thread each
-MOST_OF_ADDRESS: Final = 64  # of these, from one address: the others' go on
+MOST_OF_ADDRESS: Final = 64  # of these, from one address: the others' continue
 QUIET: Final = 10.0  # seconds between two lines of a kind about an address
 #: What is refused, each with its counter and a line in the log.
 REFUSED: Final = ("connection", "login", "origin", "slow")
@@ -53,7 +53,7 @@ class Response:
 
 
 def foreign(request: HttpRequest) -> bool:
-    """Whether a browser sent this for a page of somebody else: that page cannot read the answer, and must not make us work for it.
+    """Whether a browser sent this for a page of another site: that page cannot read the answer, and must not make us work for it.
 
     A link to a page is fine. What is no browser says nothing of where it comes from."""
     site = request.headers.get("sec-fetch-site")
@@ -135,7 +135,7 @@ class HttpServer(ThreadingHTTPServer):
             _log.warning("%s%s", text, f" (and {skipped} more like it)" if skipped else "")
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Answer on a connection, after TLS's handshake where there is one: here and not where it is taken, so that it stops nobody else."""
+        """Answer on a connection, after TLS's handshake where there is one: here and not where it is taken, so that it stops no other client."""
         if self._tls is None:
             _Handler(request, client_address, self)
             return
@@ -173,7 +173,7 @@ class _Within(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read what is there, or wait for it. Raises `TimeoutError` at the deadline."""
+        """Read what exists, or wait for it. Raises `TimeoutError` at the deadline."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError(f"the request did not come within {PATIENCE:g} s")

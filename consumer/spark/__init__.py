@@ -26,7 +26,7 @@ except spark_version.SparkTooOld as error:
 if _missing is not None:
 
     def __getattr__(name: str) -> NoReturn:
-        """Without pyspark the command line still explains itself, and the error of whoever asks for a name says what is missing."""
+        """Without pyspark the command line still explains itself, and the error at a name says what is missing."""
         if name in __all__:
             assert _missing is not None
             raise _missing

@@ -240,7 +240,7 @@ def _end_with_jvm(spark: SparkSession, stopping: threading.Event) -> threading.T
             os._exit(0)
         why = f"signal {asked or -code}" if asked or code < 0 else f"exit code {code}"
         print(
-            f"shmstore: Spark's JVM has ended ({why}): the same command goes on where this one was", file=sys.stderr, flush=True
+            f"shmstore: Spark's JVM has ended ({why}): the same command continues where this one was", file=sys.stderr, flush=True
         )
         os._exit(1)
 
@@ -250,10 +250,10 @@ def _end_with_jvm(spark: SparkSession, stopping: threading.Event) -> threading.T
 
 
 def _say_what_stays(given: argparse.Namespace) -> None:
-    """What a query that is stopped for good leaves behind, and how to remove it."""
+    """What a query that is stopped permanently leaves behind, and how to remove it."""
     where = given.checkpoint or os.path.join(given.target.split("{", 1)[0], "_checkpoint")
     logging.getLogger("shmstore").info(
-        "stopped: the same command goes on here. If it is not to go on, remove what it left: `shmstore unsubscribe %s %s`, for which the store "
+        "stopped: the same command continues here. If it is not to continue, remove what it left: `shmstore unsubscribe %s %s`, for which the store "
         "keeps events, and the folder %s",
         shlex.quote(given.store),
         shlex.quote(given.subscription),

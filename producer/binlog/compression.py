@@ -95,7 +95,7 @@ def _pieces(stream: Any, data: memoryview) -> Iterator[bytes]:
 
 
 def uncompress_query(body: bytes) -> bytes:
-    """Return the body of the QUERY event (type 2) that a MariaDB QUERY_COMPRESSED event (165) stands for.
+    """Return the body of the QUERY event (type 2) that a MariaDB QUERY_COMPRESSED event (165) contains.
 
     Only the statement behind thread id, times, status variables and database is compressed. Raises `UnsupportedEvent`.
     """

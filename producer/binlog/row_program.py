@@ -2,7 +2,7 @@
 
 Compiled code runs them (`shmstore.producer.native.compiled`) and writes MessagePack; `row_interpreter` runs the same ones in
 Python. A step says how many bytes a value takes, or its length in front of it, and by what name its bytes are understood.
-What compiled code does not know by itself is a step "call" or "call_fixed", with the function to call.
+What compiled code does not know on its own is a step "call" or "call_fixed", with the function to call.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class Schemas(Protocol):
 
 
 class RowsDecoder:
-    """Decodes the rows events of one binlog connection; it remembers which table id stands for which table.
+    """Decodes the rows events of one binlog connection; it remembers which table id means which table.
 
     `schemas` gives names, signs and members where the binlog does not hold them (binlog_row_metadata is not FULL), and
     tells types apart that the binlog does not (MariaDB's UUID, INET4 and INET6 from BINARY), and how columns were defined.
@@ -278,7 +278,7 @@ class _Decoder:
     """Decodes the rows of one layout, of one kind of event, with one set of columns present.
 
     Of a table with a key, where the image before has all columns (MariaDB's binlog_row_image=FULL_NODUP), the one after gets from it those
-    that it lacks: they did not change. Without a key this cannot be told from MINIMAL, which canal clients get as it is.
+    that it lacks: they did not change. Without a key this cannot be distinguished from MINIMAL, which canal clients get as it is.
 
     `before` and `after`: the columns of the images as the event's body names them. `programs`: of the images. Compiled ones give rows as
     MessagePack: no value becomes a Python object.

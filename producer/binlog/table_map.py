@@ -6,7 +6,7 @@ metadata that `binlog_row_metadata` asks for: signs, character sets, names, ENUM
 many bytes a value takes; only the optional metadata says what they mean.
 
 What cannot be determined (no names, an unknown type) is kept as an error and raised when the schema is asked for, so that a table
-which nobody wants cannot stop the producer.
+which no process wants cannot stop the producer.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _asking_for_statements(write: Callable[[bytes], None]) -> Callable[[bytes], 
 class BinlogReader:
     """A stream of raw events from a server.
 
-    `read` never reconnects: whoever calls it knows from where to go on.
+    `read` never reconnects: the process that calls it knows from where to continue.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class BinlogReader:
         """
         if gtids is None and offset >= FAR:
             raise PositionNotFound(
-                f"{session.endpoint.where} cannot be asked for {file}:{offset}: without GTIDs a place has 4 bytes, up to 4 GiB; go on by GTID "
+                f"{session.endpoint.where} cannot be asked for {file}:{offset}: without GTIDs a place has 4 bytes, up to 4 GiB; continue by GTID "
                 "(gtid = auto, on MySQL gtid_mode = ON, and start = gtid:SET), or begin a new store with start = latest after FLUSH BINARY LOGS"
             )
         self._endpoint, self._server_id = session.endpoint, server_id
@@ -175,7 +175,7 @@ class BinlogReader:
         self._heard = time.monotonic()
 
     def hurry(self, hurried: bool) -> None:
-        """From now on, wait for events only for a moment: somebody has other work to do meanwhile. Or do again."""
+        """From now on, wait for events only for a moment: a process has other work to do meanwhile. Or do again."""
         if hurried is not self._hurried:
             self._hurried = hurried
             self._socket.settimeout(HURRIED if hurried else POLL)

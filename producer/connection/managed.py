@@ -24,7 +24,7 @@ class Service(NamedTuple):
     retention: str = ""
 
     def fix(self, fix: str) -> str:
-        """Return `fix` as this service allows it: nobody has SUPER there, so SET GLOBAL is refused."""
+        """Return `fix` as this service allows it: no process has SUPER there, so SET GLOBAL is refused."""
         if fix.startswith("set log_bin"):
             return self.binlog
         wanted = dict(re.findall(r"SET (?:GLOBAL|PERSIST) (\w+) = ([\w.]+)", fix))  # the last of several steps
@@ -58,7 +58,7 @@ AZURE = Service(
 
 
 def service_of(host: str, version: str, variables: Mapping[str, str]) -> Service | None:
-    """Return the service that a server belongs to, by its variables, version and address; None where it is nobody's."""
+    """Return the service that a server belongs to, by its variables, version and address; None for one of your own."""
     basedir, comment = variables.get("basedir", ""), variables.get("version_comment", "").lower()
     if "aurora_version" in variables or "aurora" in basedir:
         return AURORA

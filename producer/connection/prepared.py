@@ -119,7 +119,7 @@ class SelectRows:
         return False
 
     def take(self) -> bool:
-        """Read once, what is there or comes in a moment; True when all rows are there. Raises `SourceError`."""
+        """Read once, what exists or comes in a moment; True when all rows are there. Raises `SourceError`."""
         self._socket.settimeout(MOMENT)
         try:
             return self._receive_rows()

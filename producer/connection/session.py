@@ -107,7 +107,7 @@ def login(settings: Settings, endpoint: ServerAddress, **more: Any) -> Any:
 
 
 class _InClear:
-    """The password itself, as tokens of a cloud are sent: over TLS only, or whoever answers as the server would get it."""
+    """The password itself, as tokens of a cloud are sent: over TLS only, or the process that answers as the server would get it."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection

@@ -1,7 +1,7 @@
 """A condition on the columns of one table: tried on rows, or written as SQL; both are made of the same tree and the same literals.
 
 Plan. The type of a column decides what its values are compared as (`_Comparable`): what makes a stored value a key, what makes a literal a key
-and an SQL literal, and what stands for the column in SQL, so that the server compares the same.
+and an SQL literal, and what replaces the column in SQL, so that the server compares the same.
 
     integers, DECIMAL, YEAR, BIT    exactly, as numbers; a YEAR is the number that it shows
     FLOAT, DOUBLE                   as doubles; so 1.1 is no FLOAT, as on the servers
@@ -49,7 +49,7 @@ class Bound:
     _kinds: dict[str, tuple[int, _Comparable]]
 
     def sql(self, column: Callable[[int], str]) -> str:
-        """The condition as SQL; `column` gives what stands for one: its quoted name, or an expression for its bytes."""
+        """The condition as SQL; `column` gives what replaces one: its quoted name, or an expression for its bytes."""
         return self._sql(self._node, column)
 
     def _sql(self, node: Node, column: Callable[[int], str]) -> str:
@@ -78,7 +78,7 @@ class _Comparable(NamedTuple):
 
     key: Callable[[Any], Any]  # of a stored value
     literal: Callable[[Literal], tuple[Any, str]]  # its key, and it as SQL; ValueError says what belongs there
-    sql: str = "{}"  # what stands for the column
+    sql: str = "{}"  # what replaces the column
     ordered: bool = True
     like: bool = False
 

@@ -76,7 +76,10 @@ class TableFilter:
         self._column_mask, self._column_hash = read_patterns(column_mask), read_patterns(column_hash)
         self._key = hash_key.encode()
         self.operations = frozenset(operations)
-        if unknown := self.operations - {*OPERATIONS, "dcl"}:  # dcl was one once: statements about accounts now pass nobody
+        if unknown := self.operations - {
+            *OPERATIONS,
+            "dcl",
+        }:  # dcl was one once: statements about accounts are passed to no reader now
             raise PatternError(f"operation {sorted(unknown)[0]!r} is unknown; there are {', '.join(OPERATIONS)}")
         self._columns = any((self._column_include, self._column_exclude, self._column_mask, self._column_hash))
         self._tables: dict[tuple[str, str], bool] = {}

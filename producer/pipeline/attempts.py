@@ -1,4 +1,4 @@
-"""Several sources at once: one that fails is tried again by itself, and the others go on."""
+"""Several sources at once: one that fails is tried again on its own, and the others continue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Attempts:
     """The threads of one run, `count` of them, each with a source, or a store, of its own.
 
     A `SourceError` is logged and the source tried again, after the delays of its options, for as long as the run lasts. It ends the run
-    where no source was ever read: then somebody is waiting to hear why. What trying again does not change (a `SettingsError`, a
+    where no source was ever read: then a process is waiting to hear why. What trying again does not change (a `SettingsError`, a
     `StoreError`, local files) ends its source alone, and what is no `ShmStoreError` ends all.
     """
 
@@ -71,7 +71,11 @@ class Attempts:
                     backoff.reset()
                 wait = backoff.failed()
                 self._log.error(
-                    "%s: %s; the others go on, and it is tried again in %.1f s (attempt %d)", name, error, wait, backoff.failures
+                    "%s: %s; the others continue, and it is tried again in %.1f s (attempt %d)",
+                    name,
+                    error,
+                    wait,
+                    backoff.failures,
                 )
             except ShmStoreError as error:
                 self._give_up(name, error)
@@ -102,4 +106,4 @@ class Attempts:
             self._errors.setdefault(name, error)
             more = self._count > 1 and not self._ended
         if more:
-            self._log.error("%s: %s; the others go on without it", name, error)
+            self._log.error("%s: %s; the others continue without it", name, error)

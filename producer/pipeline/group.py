@@ -2,7 +2,7 @@
 
 Each source is read and decoded in a thread of its own; what it would put it gives to its `Member`, and the one thread that puts
 takes from the members in the order of `merge`. There each position is made that of all sources (`Position.sources`), so that
-after a crash the store's last event, or else the checkpoints, say where each of them goes on; a transaction that is half in the store is
+after a crash the store's last event, or else the checkpoints, say where each of them continues; a transaction that is half in the store is
 finished first, whatever the others bring meanwhile. What was put is the truth here as with one source: what a member brought and the
 store does not have when its link is lost is read again.
 
@@ -56,7 +56,7 @@ class Member:
         self._most_bytes, self._most_events = settings.transaction_bytes, settings.transaction_events
 
     def resume(self) -> Resume | None:
-        """Where the source goes on: behind what the store has of it; None for a source that is new. What it brought besides comes again."""
+        """Where the source continues: behind what the store has of it; None for a source that is new. What it brought besides comes again."""
         return self._group.resume(self)
 
     @property
@@ -116,7 +116,7 @@ class Member:
             self._group.changed.notify_all()
 
     def end(self) -> None:
-        """Nothing more comes: the source has an end, or failed for good."""
+        """Nothing more comes: the source has an end, or failed permanently."""
         with self._group.changed:
             self.lane.ended = True
             self._group.changed.notify_all()
@@ -179,7 +179,7 @@ class Group:
         return any(replicator.linked for replicator in self._replicators.values())
 
     def resume(self, member: Member) -> Resume | None:
-        """Return where a source goes on; None where it is new. What it brought is forgotten, but for what is being put now."""
+        """Return where a source continues; None where it is new. What it brought is forgotten, but for what is being put now."""
         with self.changed:
             member.lane.pieces.clear()
             member.lane.bytes = member.lane.events = 0
@@ -328,7 +328,7 @@ class Group:
         return b"".join(payloads), np.frombuffer(b"".join(slots), SLOT)
 
     def _with_positions(self, name: str, payload: memoryview) -> bytes:
-        """Return the last event of a piece of source `name` with where each source goes on; the store then says what this object knows."""
+        """Return the last event of a piece of source `name` with where each source continues; the store then says what this object knows."""
         header, schema, body = split_stored(payload)
         cut = header.cut
         if cut is None:

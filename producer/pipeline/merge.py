@@ -4,7 +4,7 @@ By event time, in whole seconds as the binlog has it, and never behind what the 
 the lowest time goes once no other source can have an older one: each of them has something newer waiting, has reached that
 time already, or said that it has nothing (a heartbeat) after the transaction came. A source that says nothing holds the
 others up for `wait` seconds at most. What is late, older than what was put, goes in the order in which it came, and so does
-what has waited for `wait` seconds: whoever floods the store gets no more than its turn. A transaction that left a part behind
+what has waited for `wait` seconds: the process that floods the store gets no more than its turn. A transaction that left a part behind
 owns the store until its last part.
 """
 

@@ -1,6 +1,6 @@
 """The loop: read, decode, filter, buffer, put. Owns reconnecting and stopping.
 
-What was put is the truth: after every lost link, as after a restart, the stream goes on behind the last transaction end
+What was put is the truth: after every lost link, as after a restart, the stream continues after the last transaction end
 in the ring, and what is already there of a transaction that stands half in it is left out. Nothing is put twice,
 nothing is left out. Between links the replicator waits, longer each time, with jitter.
 """
@@ -189,7 +189,7 @@ class Replicator:
             except (LinkLost, ServerUnreachable, LoginRefused) as error:
                 is_known = self._linked or (self._sink.source is not None and self._sink.resume() is not None)
                 if not is_known and not isinstance(error, LinkLost):
-                    raise  # never had a connection: somebody is waiting to hear why
+                    raise  # never had a connection: a process is waiting to hear why
                 if self._stop():
                     break
                 self._pause(backoff, error)
@@ -254,7 +254,7 @@ class Replicator:
 
     def _connect_to(self, endpoint: ServerAddress) -> BinlogLink:
         """Inspect the server, choose where to begin, claim the source's part of the store, and open. Before the claim nothing is
-        written; where the source begins is said last, when all that this takes is on the disk."""
+        written; where the source begins is reported last, when all that this takes is on the disk."""
         sink, session = self._sink, connect(self._settings, endpoint, self._stop)
         resume = sink.resume()
         try:
@@ -517,7 +517,7 @@ class Replicator:
                 if not changed:
                     return True
                 end, events = changed[-1], changed
-                if last.cut is not None and not end.ends_transaction:  # a restart goes on behind `last` all the same
+                if last.cut is not None and not end.ends_transaction:  # a restart continues after `last` all the same
                     events = [*changed[:-1], end._replace(part=last.part, cut=last.cut)]
                 blob, slots = encode_batch(events)
                 flush = flush._replace(blob=memoryview(blob), slots=slots)

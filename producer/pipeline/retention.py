@@ -27,7 +27,7 @@ PATIENCE = 5.0  # seconds that a look waits for an answer: who stops may have to
 
 
 def kept_seconds(session: ServerSession, server: SourceServer) -> float | None:
-    """Return for how long the server keeps a file that it no longer writes; infinite: until somebody purges it. None: it does not say.
+    """Return for how long the server keeps a file that it no longer writes; infinite: until a process purges it. None: it does not say.
 
     Amazon's services purge by a setting of their own, whatever the variable says; Azure takes 0 for none at all.
     """
@@ -52,7 +52,7 @@ class Retention:
     """Looks now and then, in a thread and on a connection of its own, when the server may purge what a store needs next.
 
     That is what comes after the position that the producer has read, and after the lowest checkpoint of the store's readers: they
-    go on there when the shared memory is lost.
+    continue there when the shared memory is lost.
     """
 
     def __init__(self, settings: Settings, log: logging.Logger) -> None:

@@ -58,7 +58,7 @@ class Sink(Protocol):
         """The source's name among the several of one store; None for the only one."""
 
     def resume(self) -> Resume | None:
-        """Where the source goes on; None where nothing of it was read yet. What was handed over and is not put is forgotten: it comes again."""
+        """Where the source continues; None where nothing of it was read yet. What was handed over and is not put is forgotten: it comes again."""
 
     @property
     def last(self) -> LastTransaction | None:
@@ -99,7 +99,7 @@ class StoreSink:
         self.problems = Problems(settings, store, "", log)
         self._blocking = BlockingPut(store, log, self.problems)
         self._behind = ReadersBehind(store, log)
-        self._begun: Position | None = None  # where the source was first read: while nothing was put, it goes on there
+        self._begun: Position | None = None  # where the source was first read: while nothing was put, it continues there
 
     def resume(self) -> Resume | None:
         """Where the store ends; where nothing was put yet, where its first producer began to read."""
@@ -141,7 +141,7 @@ class StoreSink:
         return self._blocking.put(flush.blob, flush.slots, stop, meanwhile)
 
     def heard(self, *, drained: bool) -> None:
-        """Nobody else waits for this source."""
+        """No other process waits for this source."""
 
     def heartbeat(self, source: str, position: Position | None, stream: StreamStat) -> None:
         """Tell the store, and the log who has fallen behind its ring."""
@@ -202,7 +202,7 @@ class BlockingPut:
 
 
 def with_store(settings: Settings, log: logging.Logger, work: Callable[[EventStore], Worked]) -> Worked:
-    """Do `work` with the settings' store, attached or created. A store whose segment somebody took away, as an administrator may, or the end
+    """Do `work` with the settings' store, attached or created. A store whose segment a process took away, as an administrator may, or the end
     of a login session, is restored from its home, and the work begun again. Raises what `work` raises."""
     while True:
         with opened(settings) as store:
@@ -243,7 +243,7 @@ def opened(settings: Settings) -> Iterator[EventStore]:
     except StoreNotFound:
         try:
             store, created = _created(settings), True
-        except StoreExists:  # somebody was faster
+        except StoreExists:  # a process was faster
             store = _attached(settings)
     with store:
         try:
@@ -257,7 +257,7 @@ def opened(settings: Settings) -> Iterator[EventStore]:
 
 
 def _attached(settings: Settings) -> EventStore:
-    """Attach, and give the store the sizes that were asked for. The ring's take restoring it, which nobody may use then."""
+    """Attach, and give the store the sizes that were asked for. The ring's take restoring it, which no process may use then."""
     path, state = settings.store_path or None, settings.state or None
     store, sizes = EventStore.attach(settings.store, path=path, state=state), _sizes(settings)
     try:
@@ -269,7 +269,8 @@ def _attached(settings: Settings) -> EventStore:
                 or sizes.get("memory_unit", store.memory_unit) != store.memory_unit
             ):
                 _log.warning(
-                    "store %r has no log, and keeps the ring that it was created with: `shmstore rm` it to begin anew", store.name
+                    "store %r has no log, and keeps the ring that it was created with: `shmstore rm` it to begin again",
+                    store.name,
                 )
             return store
         if store.in_use or store.sync() < store.newest:
@@ -298,7 +299,7 @@ def _sizes(settings: Settings) -> dict[str, Any]:
 
 
 def _remove(store: EventStore) -> None:
-    with suppress(StoreError):  # removed by somebody, which may be the error; or another's by now
+    with suppress(StoreError):  # removed by another process, which may be the error; or another's by now
         store.undo_create()
 
 

@@ -26,7 +26,7 @@ def run_all(
 ) -> list[Summary]:
     """Replicate several sources, each store in a thread, until `stop` says so; return what each did. `reloads`: as `run` has it.
 
-    A source that fails is tried again by itself while the others go on, as `Attempts` says. What does not run in the end is raised: the
+    A source that fails is tried again on its own while the others continue, as `Attempts` says. What does not run in the end is raised: the
     `ShmStoreError` of the first that failed.
     """
     where = log or logging.getLogger("producer")
@@ -85,7 +85,7 @@ class _Source:
 
 
 def _is_of_group(store: EventStore, settings: Settings) -> bool:
-    """Whether the store was one of several sources before, so that the one left goes on where it was."""
+    """Whether the store was one of several sources before, so that the one left continues where it was."""
     resume = resume_point(store)
     if resume is not None:
         return resume.position.of_group

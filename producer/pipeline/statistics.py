@@ -58,7 +58,7 @@ class Statistics:
         self._pending, self._began = newest_ms, time.monotonic()
 
     def waited(self) -> bool:
-        """The put is over, or was given up; return whether it took a time that somebody may notice."""
+        """The put is over, or was given up; return whether it took a time that a reader may notice."""
         took = time.monotonic() - self._began
         self._pending = 0
         if took > NOTICED:

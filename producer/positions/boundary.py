@@ -32,7 +32,7 @@ def whole_transactions(session: ServerSession, wanted: Position) -> Position:
     except LinkLost:
         raise
     except SourceError:
-        return wanted  # why not, whoever reads there hears
+        return wanted  # the reader at that place hears why not
     return _read_to(session, wanted)
 
 

@@ -1,7 +1,7 @@
 """Read a binlog file from its beginning, rows undecoded, to find the end of a transaction and the GTID set there.
 
 A server sends no GTID set when it is asked for a file and an offset, and knows no times: both are found by reading. A server
-goes on with the next file, and at the end of the last one it waits: it is read up to its first heartbeat there.
+continues with the next file, and at the end of the last one it waits: it is read up to its first heartbeat there.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class CurrentTables:
     """Tables as they are defined now. Each is asked for once; from there its DDLs are followed, in the order of the log.
 
     What it says is used as far as it fits the log, since a table may have been another one when the event was written. Where
-    nothing can be asked, nobody knows: whoever needs the table gets the error. One of the connection may be gone at the next try.
+    nothing can be asked, no process knows: the process that needs the table gets the error. One of the connection may be gone at the next try.
     """
 
     def __init__(self, settings: Settings, endpoint: ServerAddress, *, mariadb: bool, fold_case: bool = False) -> None:

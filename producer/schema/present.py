@@ -46,7 +46,7 @@ class PresentTables:
             raise SchemaUnknown(f"{error}; nor do these rows fit the table's present definition") from error
         if self._settings.schema_history != "now":
             raise SchemaUnknown(
-                f"{error}; or go on with the table's present definition on the server, which these rows fit: start once with --schema-history now, "
+                f"{error}; or continue with the table's present definition on the server, which these rows fit: start once with --schema-history now, "
                 "if no column was renamed or moved since they were written"
             ) from error
         self._log.warning("table %s.%s: its rows are read with its present definition, as schema_history = now says", *name)

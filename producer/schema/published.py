@@ -2,7 +2,7 @@
 
 They are followed as the schema history follows them, from the DDLs of the binlog in their order. Where a schema history is kept, it is
 that one. Where the binlog itself names the columns there is none, and one in memory takes its place: it begins with what was written
-down up to where the stream goes on; at first with the server's tables as they are, and from there on.
+down up to where the stream continues; at first with the server's tables as they are, and from there on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PublishedTables:
     def __init__(self, file: DefinitionsFile, table_filter: TableFilter) -> None:
         self._file, self._filter = file, table_filter
         self._history: SchemaHistory | None = None
-        self._own = False  # the history is nobody else's, who would follow it
+        self._own = False  # the history is followed by no other process
         self._known: dict[TableName, Table | Unreadable] = {}
 
     def written(self, until: Position) -> Mapping[TableName, Table]:
@@ -42,7 +42,7 @@ class PublishedTables:
         return found
 
     def begin(self, history: SchemaHistory, position: Position, *, own: bool) -> None:
-        """Write down all tables as `history` has them at `position`; `own`: nobody else follows it. Raises `StoreError`.
+        """Write down all tables as `history` has them at `position`; `own`: no other process follows it. Raises `StoreError`.
 
         A definition that is there already keeps the position from which it holds.
         """
@@ -58,7 +58,7 @@ class PublishedTables:
 
     def begin_at(self, history: SchemaHistory | None, position: Position) -> None:
         """Write down the tables as they are where the stream begins; where that is not known, as the server has them now, from there on."""
-        if history is None or history.first is None:  # nobody is asked, or may: rows say how their table is defined
+        if history is None or history.first is None:  # no process is asked, or may: rows say how their table is defined
             self._history = None
             self._file.remove()
         else:

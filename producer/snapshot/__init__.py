@@ -1,1 +1,1 @@
-"""Rows of tables, read while the stream goes on."""
+"""Rows of tables, read while the stream continues."""

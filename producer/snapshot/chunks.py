@@ -1,7 +1,7 @@
 """A table of a snapshot as chunks of its key: what is read next, by whom, how much at a time, and in which order it is put.
 
 Plan. A chunk is a range of the key, after one key up to another. With several connections the end of a chunk is asked of the server
-before its rows are (`Selection.key_sql`, which runs over the index alone), so that the next one can be begun at once; nobody waits for
+before its rows are (`Selection.key_sql`, which runs over the index alone), so that the next one can be begun at once; no process waits for
 the answer meanwhile. What is behind the table's last full chunk has no end, and with one connection no chunk has, unless only some rows
 are wanted: then a chunk without an end could go through the whole table before it comes to the first of them. A chunk that turns out
 larger than memory is spent on ends at the last row that came, and its rest is put in line behind it.
@@ -9,7 +9,7 @@ larger than memory is spent on ends at the last row that came, and its rest is p
 A connection that breaks takes nothing along but what it was reading: another one begins that again.
 
 Chunks are read side by side and put one after the other, as their keys stand: so how far a table is remains one key, however many
-connections read it, and whoever goes on after a kill reads again what had not been put, at most a chunk for each connection and one.
+connections read it, and the process that continues after a kill reads again what had not been put, at most a chunk for each connection and one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Chunk", "TableRead"]
 CHUNK_BYTES = 8 << 20  # what a chunk is meant to take at most; of larger rows it has fewer
 MOST_BYTES = 4 * CHUNK_BYTES  # what it is cut at, where the guess was wrong
 CHUNK_SECONDS = 0.5  # what reading it is meant to take: so long does a server keep old rows for it
-FIRST_ROWS = 20_000  # of a table's first chunk at most, when nobody knows yet how fast they come
+FIRST_ROWS = 20_000  # of a table's first chunk at most, when no process knows yet how fast they come
 
 KeyBound = tuple[str, ...]  # as SQL literals; empty: no bound
 
@@ -46,7 +46,7 @@ class Chunk:
         self.executed: ExecutedSet | None = None
         self.segment = -1  # none yet
         self.waits_for: set[tuple[object, ...]] = set()  # XA transactions that were prepared before `low`
-        self.waits_until = 0.0  # when that is said
+        self.waits_until = 0.0  # when that is reported
         self.high: Position | None = None  # None until a consistent read has begun
         self.rows: SelectRows | None = None
         self.session: ServerSession | None = None  # that reads it, while it does
@@ -126,7 +126,7 @@ class TableRead:
 
     @property
     def may_open(self) -> Chunk | None:
-        """The first chunk that nobody reads yet."""
+        """The first chunk that no process reads yet."""
         return next((chunk for chunk in self.chunks if chunk.high is None), None)
 
     @property

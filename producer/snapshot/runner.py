@@ -1,4 +1,4 @@
-"""Snapshots: the rows of chosen tables, put between the stream's transactions while the stream goes on.
+"""Snapshots: the rows of chosen tables, put between the stream's transactions while the stream continues.
 
 Plan. A table is read chunk by chunk in the order of its key (`chunks`), over several connections, each with a chunk of its own; no
 lock is taken and nothing is written to the server. Between two reads of the stream `step` does a little of each:
@@ -12,7 +12,7 @@ lock is taken and nothing is written to the server. Between two reads of the str
             write down the last key
 
 What is put is one or more whole transactions, BEGIN, READ events, END. They stand at the transaction end that was put before
-them (same file, offset, GTIDs), `order` goes on counting, and a checkpoint may stand at their END.
+them (same file, offset, GTIDs), `order` continues counting, and a checkpoint may stand at their END.
 
 Where something came between, all chunks under way are forgotten and begun again behind the last key that is put; where a link
 broke, only the chunk that was read over it.
@@ -20,7 +20,7 @@ broke, only the chunk that was read over it.
 A table without a key cannot be read in parts, nor its rows distinguished: it is read whole, at a position behind which nothing
 of it was put, and the stream waits meanwhile. No other chunk is under way then.
 
-While the ring is full all reads go on to their ends, so that the server is rid of the rows that it keeps for them, and of their locks,
+While the ring is full all reads continue to their ends, so that the server is rid of the rows that it keeps for them, and of their locks,
 which a DDL waits for: a chunk into memory, a table without a key onto the disk (`whole_table`).
 """
 
@@ -251,7 +251,7 @@ class Snapshot:
         return busy + [table.asked.session for table in self._tables if table.asked is not None]
 
     def _unopened(self) -> Chunk | None:
-        """A chunk that is in line, and read by nobody yet."""
+        """A chunk that is in line, and read by no process yet."""
         return next((chunk for table in self._tables if (chunk := table.may_open)), None)
 
     def _plan(self, session: ServerSession) -> Chunk | None:
@@ -300,7 +300,7 @@ class Snapshot:
             chunk.note_from(self._decoder.position, self._decoder.executed)
             chunk.waits_for, chunk.waits_until = prepared(session), time.monotonic() + PATIENCE
             if not table.began:
-                # At low: whoever begins to keep the table's changes at this event has those that the first rows are put without.
+                # At low: the process that begins to keep the table's changes at this event has those that the first rows are put without.
                 table.began = True
                 self._placing.put(chunk, self._kept.request_of(task), None, "first")
         if self._waits(chunk, session):
@@ -515,7 +515,7 @@ class Snapshot:
         if (session := self._connections.lose(wait)) is not None:
             for table in self._tables:
                 table.lost(session)
-        # What is put of a table without a key is to be put from its beginning. With no connection left nobody knows for how long
+        # What is put of a table without a key is to be put from its beginning. With no connection left no process knows for how long
         # what is put would have to be noted.
         if self.holds or not self._connections:
             self._drop(wait)

@@ -1,6 +1,6 @@
 """The tables of a server, to be read in parts by other processes on any hosts, next to a store that has what changes meanwhile.
 
-Plan. A part is a range of a table's key; whoever reads one opens a connection of its own. P is where the store stands when a table is
+Plan. A part is a range of a table's key; the process that reads one opens a connection of its own. P is where the store stands when a table is
 opened. Each part is read in chunks, each of them a consistent read that shows all that was committed up to P (`watermarks`); later ones
 show more. So a copy that takes the rows, and then all of the store's changes from P on, each in place of the row with its key, has for
 each key
@@ -143,7 +143,7 @@ class ServerTables:
 class ServerTable:
     """A table in parts. It travels to who reads them, with what is needed to log in; its text shows no secret.
 
-    `sequence` is the first event of the store that whoever keeps a copy has to take besides the rows, `position` the place before it.
+    `sequence` is the first event of the store that the process that keeps a copy has to take besides the rows, `position` the place before it.
     """
 
     _settings: Settings

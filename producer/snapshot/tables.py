@@ -2,7 +2,7 @@
 
 A snapshot's rows must carry the schema that the same rows have in the stream. There it comes from TABLE_MAP events, here from
 information_schema: names, types, signs, character sets and members as `columns` reads them from COLUMN_TYPE, and the sizes
-that a TABLE_MAP says by itself; how columns are defined is
+that a TABLE_MAP says on its own; how columns are defined is
 not read here, but what the stream knows of it (`defined_as`). One thing no statement tells: members of ENUM and SET outside of Unicode's first plane, which
 both servers show as "?" everywhere but in the binlog.
 """

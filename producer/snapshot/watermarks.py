@@ -27,7 +27,7 @@ compares, so a row that keeps its key is in one chunk, and what was said holds o
 chunk A to that of chunk B:
 
     A read after U, B before    neither read shows it. low of B <= read of B < U: the change stands in the store behind B's low, or comes
-                                there, and brings the row. Nobody who keeps the changes from the table's first low on misses it
+                                there, and brings the row. No reader that keeps the changes from the table's first low on misses it
     A read before U, B after    both show it. Where U <= P of A, U is noted for A, since low of A <= read of A < U, and A is put without
                                 it; else the change comes behind A and takes the old key away. B puts it as the change left it, or,
                                 where U was noted for B too, leaves it to the change. So it stands under its new key alone

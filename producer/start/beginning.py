@@ -34,7 +34,7 @@ class ServerFound(NamedTuple):
 
     @property
     def fresh(self) -> bool:
-        """Whether the stream begins, instead of going on."""
+        """Whether the stream begins, instead of continuing."""
         return self.resume is None and not self.checkpoints
 
 

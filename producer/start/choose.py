@@ -57,7 +57,7 @@ def choose_start(
             log.error("%s; all tables are read again: what was deleted meanwhile stays in readers' copies", error)
             start = _latest(session, server, settings)
             return start._replace(lost=position or start.position)
-        log.error("%s; going on at %s: changes between are lost", error, settings.on_purged)
+        log.error("%s; continuing at %s: changes between are lost", error, settings.on_purged)
         return _latest(session, server, settings) if settings.on_purged == "latest" else _earliest(session, server)
 
 
@@ -136,7 +136,7 @@ def _executed(server: SourceServer, position: Position) -> ExecutedSet:
         return server.executed(position.gtids)
     except ValueError as error:
         raise PositionNotFound(
-            f"{server.endpoint.where} is a {server.flavor} server and cannot go on after GTID set {position.gtids!r}: {error}"
+            f"{server.endpoint.where} is a {server.flavor} server and cannot continue after GTID set {position.gtids!r}: {error}"
         ) from error
 
 
@@ -163,7 +163,7 @@ def _check_gtids(session: ServerSession, server: SourceServer, executed: Execute
     try:
         oldest = binlog_files(session)[0][0]
     except PrivilegeMissing:
-        return  # the server refuses by itself, only without on_purged
+        return  # the server refuses on its own, only without on_purged
     begin = MariadbGtids(gtid_at(session, oldest, 4))
     if not executed.covers(begin):
         raise BinlogPurged(

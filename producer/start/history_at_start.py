@@ -24,7 +24,7 @@ from shmstore.producer.start.schema_history import begin_history, histories, ope
 
 
 def needs_snapshot(history: SchemaHistory, *, fresh: bool) -> bool:
-    """Whether an empty history begins with the tables as they are: unless the stream goes on from another server's history."""
+    """Whether an empty history begins with the tables as they are: unless the stream continues from another server's history."""
     return history.first is None and (fresh or history.path is None or not histories(history.path.parent))
 
 

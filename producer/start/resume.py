@@ -1,4 +1,4 @@
-"""Where a stream goes on: at the end of what the store holds, else at the lowest of its readers' checkpoints.
+"""Where a stream continues: at the end of what the store holds, else at the lowest of its readers' checkpoints.
 
 The tail of the ring is the truth: it says what was put, whatever else was lost. Where it is inside a transaction, its last event says
 where that began (`Cut`): the transaction is read again from there, and what is in the store already is compared and left out.
@@ -54,12 +54,12 @@ def resume_point(store: EventStore) -> Resume | None:
         begun = Position("", 0, sources=sources) if sources[0][0] else sources[0][1]
         return Resume(begun, HalfTransaction.of(event, Replay(store.open_transaction(), event.transaction)))
     if position is not None:
-        return Resume(position, None)  # put by somebody else: a snapshot
+        return Resume(position, None)  # put by another: a snapshot
     return None
 
 
 def require_one_source(store: str, position: Position) -> None:
-    """Raise `SettingsError` where `position` is one of several sources: one alone cannot go on there."""
+    """Raise `SettingsError` where `position` is one of several sources: one alone cannot continue there."""
     if position.of_group:
         raise SettingsError(
             f"store {store!r}, or a checkpoint of it, is of several sources: run them together, with a [source.NAME] for each and shmstore "

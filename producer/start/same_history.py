@@ -1,7 +1,7 @@
 """Whether the server still has the history that a store was read from: known by content, not by names and numbers.
 
 A server that was reset gives the same files, offsets and GTIDs to other transactions, and so does another server. So before a stream
-goes on, the last transaction that the store has is looked for on the server and compared with what the store holds:
+continues, the last transaction that the store has is looked for on the server and compared with what the store holds:
 
 1. At its place in the binlog: from its beginning up to its end, where the file is long enough to have it.
 2. Elsewhere, where the stream is followed by GTIDs: under its GTID. A replica that took over has it in other files.
@@ -160,7 +160,7 @@ def _reason(origin: Origin | None, server: SourceServer) -> str:
 def _require_same_origin(
     origin: Origin | None, session: ServerSession, server: SourceServer, *, by_gtid: bool, log: logging.Logger
 ) -> None:
-    other = origin is not None and by_gtid and origin.identity != server.identity  # by its GTIDs it may go on here
+    other = origin is not None and by_gtid and origin.identity != server.identity  # by its GTIDs it may continue here
     found = None if origin is None or other else differs(origin, session)
     if found:
         raise PositionNotFound(
@@ -179,7 +179,7 @@ def _require_same_origin(
 
 
 def at_place(wanted: WantedTransaction, open_link: Callable[[str, int], BinlogLink], sizes: dict[str, int] | None) -> str | None:
-    """Look where the store says that it is. Return "" where it is there, what is there instead, None where that file is gone.
+    """Look where the store says that it is. Return "" where it is there, what exists instead, None where that file is gone.
 
     `sizes`: of the files that there are, by name, where that is known. Raises `LinkLost`.
     """

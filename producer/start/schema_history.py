@@ -43,7 +43,7 @@ def open_history(
         fold = server.variables.get("lower_case_table_names", "0") != "0"
         current = CurrentTables(settings, session.endpoint, mariadb=server.mariadb, fold_case=fold)
     try:
-        history = _draft(path, histories(folder) if empty else [])  # DDLs since then were seen by nobody
+        history = _draft(path, histories(folder) if empty else [])  # DDLs since then were seen by no process
         if history.snapshotted is not None:
             _require_same_server(session, server, history.snapshotted, path)
     except SchemaUnknown:

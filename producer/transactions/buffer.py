@@ -1,6 +1,6 @@
 """Keeps the events of a transaction together until it is whole, or so large that a part of it must go.
 
-An open transaction grows in `open`; when it ends, or overflows, what is there becomes a unit that is put all or nothing.
+An open transaction grows in `open`; when it ends, or overflows, what exists becomes a unit that is put all or nothing.
 Units that are ready together leave together, up to the same bounds: small transactions share a put.
 """
 
@@ -72,7 +72,7 @@ class TransactionBuffer:
         self._marks: dict[str, tuple[int, int, int]] = {}
 
     def overflows(self, size: int) -> bool:
-        """Whether an event of `size` bytes would make the open part too large; an event too large by itself goes alone."""
+        """Whether an event of `size` bytes would make the open part too large; an event too large on its own goes alone."""
         return bool(self._payloads) and (self._size + size > self._most_bytes or len(self._payloads) >= self._most_events)
 
     def add(self, parts: list[bytes | memoryview], slot: tuple[int, int, int, int, int]) -> None:

@@ -270,7 +270,7 @@ class EventDecoder:
         state.begin(gtid, raw.length)
         if state.tail is not None and state.tail.transaction != state.transaction:
             raise TransactionBroken(
-                f"the store ends inside transaction {state.tail.transaction}, but the server goes on with {state.transaction}: "
+                f"the store ends inside transaction {state.tail.transaction}, but the server continues with {state.transaction}: "
                 "it is another server, or was reset; start again with a new store"
             )
 

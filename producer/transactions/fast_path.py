@@ -1,6 +1,6 @@
 """What the compiled fast path (`producer/native/fast_path.pxi`) asks of Python, where it is built.
 
-It handles the usual events of a transaction by itself, in the same state and buffer as the decoder, which it hands all others.
+It handles the usual events of a transaction on its own, in the same state and buffer as the decoder, which it hands all others.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class TransactionState:
         self.tail: HalfTransaction | None = None  # where the store ends inside the transaction that is read again
         self.marks: dict[str, tuple[int, int, int]] = {}  # savepoint -> events, rows, differing
         self.filtered_events = self.filtered_rows = (
-            0  # as `StreamStat` has them; counted for good, whatever becomes of the transaction
+            0  # as `StreamStat` has them; counted permanently, whatever becomes of the transaction
         )
         self.over()
 
@@ -84,7 +84,7 @@ class TransactionState:
         self.offset = offset
 
     def advance(self, end: int) -> None:
-        """Go on to the end of an event. Its log_pos has 32 bits, a file can be longer: wraps are counted."""
+        """Continue to the end of an event. Its log_pos has 32 bits, a file can be longer: wraps are counted."""
         offset = self.offset & ~(_WRAP - 1) | end
         self.offset = offset if offset >= self.offset else offset + _WRAP
 

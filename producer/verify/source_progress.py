@@ -34,7 +34,7 @@ class SourceProgress:
 
     @classmethod
     def open(cls, folder: Path, schema: TableSchema, view: StoreView, rows: int) -> SourceProgress:
-        """Open what is there of this table, or begin."""
+        """Open what exists of this table, or begin."""
         found: dict[str, Any] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ class SourceProgress:
         replace(self.folder / "progress.json", lambda at: at.write_text(text), "progress", "give the state folder more room")
 
     def done(self) -> None:
-        """Remove it: the next comparison begins anew."""
+        """Remove it: the next comparison begins again."""
         self.digests.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 

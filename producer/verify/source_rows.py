@@ -49,9 +49,9 @@ class SourceRows:
 
     @property
     def key_problem(self) -> str:
-        """Why its rows cannot be told apart; empty where they can."""
+        """Why its rows cannot be distinguished; empty where they can."""
         if not self.key_columns:
-            return "it has no primary key and no unique key without NULLs, so that nobody could say which rows differ"
+            return "it has no primary key and no unique key without NULLs, so that no reader could say which rows differ"
         changed = {self.table.schema.columns[i].name for i, hashed in self._plan.change if not hashed}
         names = set(self.schema.names) - changed
         lost = [column.name for column in self.key_columns if column.name not in names]
@@ -80,7 +80,7 @@ class SourceRows:
         names = columns or [column.name for column in self.key_columns]
         places = [self.table.schema.names.index(name) for name in names]
         found: list[StoredRow] = []
-        if any(hashed and i in places for i, hashed in self._plan.change):  # nobody can ask for what a hash was made of
+        if any(hashed and i in places for i, hashed in self._plan.change):  # no query can ask for what a hash was made of
             own, wanted = [self.schema.names.index(name) for name in names], {tuple(key) for key in keys}
             for rows, _ in self.pieces(()):
                 found += [row for row in unpack_rows(rows) if tuple([row[i] for i in own]) in wanted]
@@ -116,7 +116,7 @@ class SourceRows:
         return _Answer(found, len(rows), rows.last, rows.size)
 
     def wait_for_rest(self, most: int, pauses: Callable[[int], None]) -> None:
-        """Wait while more than `most` (0: any number) statements run on the server; `pauses` is told how many do."""
+        """Wait while more than `most` (0: any number) statements run on the server; `pauses` gets how many do."""
         while most and not self._stop():
             running = int(self._session.query("SHOW GLOBAL STATUS LIKE 'Threads_running'")[0][1])
             if running <= most:

@@ -10,7 +10,7 @@ Plan. No lock, and nothing is written to the server. L is the newest event of th
 A key that did not change between L and E has had one row all the while. The source was read behind L (what the server had
 committed before and the store had not is noted, for it came behind L), and so was the copy, which had all up to L. So its row must be the same on both
 sides. Rows that are not: those whose keys changed are compared again, by themselves, in the same four steps, which then take a moment,
-until each was met at rest; of the others both values are read once more in that way, and told.
+until each was met at rest; of the others both values are read once more in that way, and shown.
 
 Changed keys are noted as a snapshot notes them (`changed_keys`). After a DDL of the table, or rows that lack columns, it begins again.
 """

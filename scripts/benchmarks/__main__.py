@@ -31,7 +31,7 @@ def main() -> int:
         epilog="Example: scripts/bench store --runs 5 --json store.json",
     )
     parser.add_argument("bench", nargs="*", metavar="BENCH", help=f"any of: {', '.join(BENCHES)} (default: all that exist)")
-    parser.add_argument("--runs", type=int, default=5, help="runs of each case, of which the median is told (default 5)")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each case, of which the median is shown (default 5)")
     parser.add_argument("--quick", action="store_true", help="a fifth of the events: to see that it runs, not to quote")
     parser.add_argument(
         "--only",

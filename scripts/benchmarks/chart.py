@@ -1,6 +1,6 @@
 """A chart of a run as SVG: for each case, how many times as fast as each peer the project is, on a logarithmic scale.
 
-Colours come from the picture itself for light and dark pages (`prefers-color-scheme`); where that is not known, light. Nothing but
+Colors come from the picture itself for light and dark pages (`prefers-color-scheme`); where that is not known, light. Nothing but
 text, rectangles and lines, so that it is small and can be read as a file.
 """
 

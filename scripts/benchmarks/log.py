@@ -8,7 +8,7 @@ beside N readers at N places of the log. ``open`` and ``find`` are a home of as 
 ``produce`` and ``consume`` go to Kafka, Redis and SQLite, too. ``memory`` is that of a reader far behind, and of one that keeps
 up.
 
-All of it lies in a new folder of ``TMPDIR``, /var/tmp where that is not set: the disk that is measured."""
+All of it is in a new folder of ``TMPDIR``, /var/tmp where that is not set: the disk that is measured."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def _reading(reader: Any, kind: str, count: int) -> float:
 
 
 def _from_log(folder: Path, events: int, kind: str) -> float:
-    """Events/s of a reader that begins where the log does, while nobody puts."""
+    """Events/s of a reader that begins where the log does, while no process puts."""
     encoded = _encoded(1000, _payload())
     with _store(folder) as store:
         for _ in range(events // 1000):

@@ -2,7 +2,7 @@
 
 ``shmstore`` is `--snapshot initial` of one table over one connection, the producer in a process of its own; a reader in another counts
 the rows of whole batches, from the first batch that it gets to the last; what comes before that is ``first rows``, where MariaDB's
-first heartbeat takes a second by itself. ``2 connections`` is the same over two. ``cpu`` is what producer and reader used together,
+first heartbeat takes a second on its own. ``2 connections`` is the same over two. ``cpu`` is what producer and reader used together,
 their start included, and ``server cpu`` what the server did. ``beside writes`` is the same while a client changes rows of another table
 as fast as one connection can, through the same producer; the figure is the snapshot's alone, and ``lag`` the longest time from such
 a commit's return to its event at the reader. ``SELECT *`` is a loop over PyMySQL's rows, unbuffered, each a tuple of Python values;

@@ -37,7 +37,9 @@ BETTER = {
 }
 BANNED = re.compile(r"\b(?:" + "|".join(f"(?P<w{number}>{word})" for number, word in enumerate(BETTER)) + r")\b", re.IGNORECASE)
 # Text that is another program's, or a name of ours that users' programs have.
-EXCEPTIONS = re.compile(r"CancelledError|\.cancelled\(|cancelled by the server")
+EXCEPTIONS = re.compile(
+    r"CancelledError|\.cancelled\(|cancelled by the server|\"cancelled\"|the neighbour|\{.*colour.*\}|_colour"
+)
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md", "docs/**/*.md")
 CODE = ("examples", "shmstore", "producer", "consumer", "scripts", "pyspark_shmstore", "deploy")
 

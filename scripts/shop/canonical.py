@@ -1,4 +1,4 @@
-"""One text for one value, whoever keeps it, and a checksum for every column of a table.
+"""One text for one value, no matter who keeps it, and a checksum for every column of a table.
 
 Plan. The server's SELECT, the SQLite tables, the Spark tables and the replay of the tail file hold the same value in different
 clothes: Decimal or text, aware datetime or text, bytes or hex. `canonical` undresses them to one exact text by the kind of the
@@ -43,7 +43,7 @@ def _float(value: Any) -> str:
 
 
 def _single(value: Any) -> str:
-    """FLOAT has 32 bits, of which 9 digits tell every one; which double stands for it (1.1 or 1.10000002384) is all the same."""
+    """FLOAT has 32 bits, of which 9 digits tell every one; which double represents it (1.1 or 1.10000002384) is all the same."""
     (single,) = struct.unpack("<f", struct.pack("<f", _expect(value, float)))
     return f"{single:.9g}"
 

@@ -42,7 +42,7 @@ class Load(SharedLoad):
             raise self.failures[0]
 
     def _alter(self) -> None:
-        """Run each DDL when its part of the load is done, while the workers go on."""
+        """Run each DDL when its part of the load is done, while the workers continue."""
         connection = self.connect()
         for share, sql in LIVE_DDL:
             while self.totals.rows < share * (self.target - CONNECTIONS * LARGEST):

@@ -1,4 +1,4 @@
-"""What goes on while the demo runs: the ring's cursors and each reader's, sampled, shown, and turned into rows a second."""
+"""What continues while the demo runs: the ring's cursors and each reader's, sampled, shown, and turned into rows a second."""
 
 from __future__ import annotations
 

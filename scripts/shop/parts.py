@@ -65,7 +65,7 @@ class Parts:
         return self.folder / reader / "tables"
 
     def source(self, command: str) -> list[str]:
-        """Return a command that is told the source and the store."""
+        """Return a command that gets the source and the store."""
         where = ["--host", self.server.host, "--port", str(self.server.port), "--user", self.server.user]
         return [console(), command, *where, "--store", self.store_name, "--include", f"{DATABASE}.*"]
 

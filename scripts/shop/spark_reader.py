@@ -5,7 +5,7 @@ demo has two implementations to compare. Otherwise the query reads ``format("shm
 query serves all tables. A micro-batch becomes one MERGE a table: the last change of every key by `seq`, where an update
 that changes the key also deletes the old one. DDLs come in the same stream: a column that one adds gets its default in the
 rows already there, at its place in the order. Each commit carries the batch's number in the Delta log, so that a batch that
-Spark runs again is recognised.
+Spark runs again is recognized.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reader 1: a Python process that keeps the shop's tables in SQLite, through `Consumer`.
 
 ``python -m scripts.shop.sqlite_reader STORE FILE``. Each batch is one SQLite transaction, in which the place in the ring is saved
-too: a batch that comes again after a crash between SQLite's commit and the ack is recognised and skipped, so every change is
+too: a batch that comes again after a crash between SQLite's commit and the ack is recognized and skipped, so every change is
 applied exactly once.
 """
 

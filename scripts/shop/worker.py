@@ -12,7 +12,7 @@ import pymysql
 from scripts.shop.shared_load import CONNECTIONS, SharedLoad
 from scripts.shop.values import Rows
 
-_RETRY: Final = (1205, 1213)  # lock wait timeout, deadlock: the worker rolls back and goes on
+_RETRY: Final = (1205, 1213)  # lock wait timeout, deadlock: the worker rolls back and continues
 
 
 class Worker:

@@ -23,7 +23,7 @@ class Command(Parser):
         self.passes_on = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Add the options that are not there yet, then parse; or keep the words for somebody else to parse."""
+        """Add the options that are not there yet, then parse; or keep the words for another parser."""
         if self.passes_on and args and args[0] not in ("-h", "--help"):
             return argparse.Namespace(**self._defaults, words=list(args)), []
         fill, self.fill = self.fill, None

@@ -33,7 +33,7 @@ def _watchdog() -> float:
 
 
 class PassProgress:
-    """Whether the threads that ask `stop` go on asking: each does, again and again, as long as it makes progress."""
+    """Whether the threads that ask `stop` continue asking: each does, again and again, as long as it makes progress."""
 
     def __init__(self, stop: Callable[[], bool]) -> None:
         self._stop = stop
@@ -82,7 +82,7 @@ def watched(stores: Mapping[str, str], stop: Callable[[], bool]) -> Iterator[Cal
 
 
 def listening(address: tuple[str, int]) -> None:
-    """Tell systemd that a server listens, and from then on that its event loop, which calls this, goes round."""
+    """Tell systemd that a server listens, and from then on that its event loop, which calls this, keeps running."""
     notify("READY=1", f"STATUS=listening on {address[0]}:{address[1]}")
     if limit := _watchdog():
         import asyncio

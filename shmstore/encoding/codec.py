@@ -6,7 +6,7 @@ Plan. An encoded event is one MessagePack array, readable by any MessagePack lib
 
     format  int, 2
     header  `Header`, in its order, but for `resume`
-    resume  nil, or [{source: [file, offset, gtids]}, order, row]: where each source goes on after this event. At the end of each
+    resume  nil, or [{source: [file, offset, gtids]}, order, row]: where each source continues after this event. At the end of each
             transaction of a store of several sources; and where a large transaction is cut: `shmstore.event.Cut`
     schema  nil, or a *bin* that is itself MessagePack: [database, table, [column ...], primary_key], column =
             [name, type, unsigned, nullable, size, scale, charset, [member ...]]. Encoded once per table version and
@@ -452,7 +452,7 @@ def _head(payload: bytes | memoryview) -> tuple[Header, bytes | None, int]:
         ):
             raise TypeError("its header has other fields")
         if not (resume is None or _is_resume(resume)):
-            raise TypeError("where its sources go on has another form")
+            raise TypeError("where its sources continue has another form")
         if type(schema) not in (bytes, type(None)):
             raise TypeError("its schema is not bytes")
         if at < len(payload):

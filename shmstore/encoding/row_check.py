@@ -1,5 +1,5 @@
 """Whether the rows of an event are values of its table's columns, as the table in docs/reference/events.md has them: asked before an event of one's
-own is stored, because whoever reads it later could only say that it is damaged."""
+own is stored, because the process that reads it later could only say that it is damaged."""
 
 from __future__ import annotations
 

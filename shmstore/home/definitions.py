@@ -33,7 +33,7 @@ WHAT: Final = "definitions of tables"
 
 
 class Definition(NamedTuple):
-    """A table from the binlog position `file`:`offset` on. `schema` None: there is none, or nobody knows how it is defined."""
+    """A table from the binlog position `file`:`offset` on. `schema` None: there is none, or no process knows how it is defined."""
 
     file: str
     offset: int
@@ -59,7 +59,7 @@ class DefinitionsFile:
         self._lines = LinesFile(home, self.path, _HEAD, WHAT, may)
 
     def replace(self, definitions: Iterable[Definition]) -> None:
-        """Begin with `definitions`, in place of what is there. Raises `StoreError`."""
+        """Begin with `definitions`, in place of what exists. Raises `StoreError`."""
         self._lines.begin(map(_packed, definitions))
 
     def append(self, definitions: Iterable[Definition]) -> None:
@@ -67,7 +67,7 @@ class DefinitionsFile:
         self._lines.append(map(_packed, definitions))
 
     def read(self) -> list[Definition]:
-        """Return what is there, in its order; nothing where there is no such file. Raises `StoreError`."""
+        """Return what exists, in its order; nothing where there is no such file. Raises `StoreError`."""
         try:
             return list(map(_unpacked, self._lines.read() or ()))
         except OSError as error:

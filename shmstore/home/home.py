@@ -8,7 +8,7 @@ Rights. A file has the rights that its folder gives, and its folder's group, wha
 can read what another of its users wrote.
 
 Order. A writer locks the file's byte of ``.lock``, then looks whether it may write (`may`: the epoch is the home's, the role is its own,
-and not behind what is there), then replaces the file, then unlocks. What could make that look untrue waits for the byte, and so comes
+and not behind what exists), then replaces the file, then unlocks. What could make that look untrue waits for the byte, and so comes
 after the write: the next owner's first write takes the same byte, removal and the reading of all acks for a restored store take all of
 them. A writer that is killed leaves the byte free, the old file or the new one whole, and at most a temporary file, which removal takes
 along.
@@ -136,7 +136,7 @@ class Home:
                 try:
                     there = look(path)
                 except OSError:
-                    continue  # whoever uses it hears why
+                    continue  # the process that uses it hears why
                 shared = there.st_gid in groups and bool(there.st_mode & 0o040)
                 if user not in (0, there.st_uid) and there.st_uid != 0 and not shared:
                     raise StoreError(

@@ -1,6 +1,6 @@
 """Which store with a log lives in a home, ``log/store.json``: what it was created with, whatever becomes of its memory.
 
-Written by whoever creates the store, and by its producer. A store that is found here and not in memory is restored from its home.
+Written by the process that creates the store, and by its producer. A store that is found here and not in memory is restored from its home.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What snapshots were asked for and how far they are: durable, in the store's home.
 
     STATE/STORE/snapshot.progress        written by the producer: which tables, the last key read of each, rows so far
-    STATE/STORE/snapshot-ID.request      written by whoever asks; the producer takes it in and removes it
+    STATE/STORE/snapshot-ID.request      written by the one that asks; the producer takes it in and removes it
 
 Each file is replaced whole. A chunk is put first and written down after: after a crash between the two it is read and put
 again, which changes nothing for a reader that keeps rows by key. What was put may be lost with the host, as far as it was not yet
@@ -49,7 +49,7 @@ REPLACING = ("purged", "repair", ENTERED)  # reasons for which a copy takes the 
 
 
 class TableProgress(NamedTuple):
-    """How far a table is. `state`: waiting, reading, done, gone (dropped), failed or cancelled. `key`: SQL literals."""
+    """How far a table is. `state`: waiting, reading, done, gone (dropped), failed or canceled. `key`: SQL literals."""
 
     state: str = "waiting"
     key: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Task:
     database: str
     table: str
     progress: TableProgress = _NOTHING_READ
-    safe: TableProgress = _NOTHING_READ  # what all readers have acked for good
+    safe: TableProgress = _NOTHING_READ  # what all readers have acked permanently
     by: tuple[str, ...] = ()  # the columns of the key
     estimate: int = 0  # rows, as the server guesses
     problem: str = ""
@@ -170,7 +170,7 @@ class Progress:
         return bool(self.marks) and self.marks[-1].sequence > newest
 
     def mark(self, sequence: int, task: Task, acked: int) -> None:
-        """A chunk of `task` is in the store, up to `sequence`; what is up to `acked` is on disk, or all readers have acked it, for good."""
+        """A chunk of `task` is in the store, up to `sequence`; what is up to `acked` is on disk, or all readers have acked it, permanently."""
         self.marks.append(ChunkMark(sequence, self.tasks.index(task), task.progress))
         while self.marks and (self.marks[0].sequence <= acked or len(self.marks) > MARKS):
             mark = self.marks.pop(0)

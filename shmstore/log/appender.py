@@ -46,7 +46,7 @@ class Appends(Protocol):
     """What both appenders do."""
 
     def set_current(self, fds: Files, first: int, count: int, at: int, blocks: int, /) -> None:
-        """Go on in a set that has `count` events from `first` on, `at` bytes and `blocks` blocks, with its HEADER written.
+        """Continue in a set that has `count` events from `first` on, `at` bytes and `blocks` blocks, with its HEADER written.
 
         LOGGED becomes its last sequence. Raises `StoreCorrupt` where the ring does not have the event after that any more.
         """
@@ -61,7 +61,7 @@ class Appends(Protocol):
     def retired(self) -> tuple[Files, int, int, int] | None:
         """Return (files, first sequence, events, bytes of events) of the set that became full; once. None where none did.
 
-        Who syncs: read LOGGED, then ask here, then sync the set that is current by then; what is logged by that LOGGED lies in the two.
+        Who syncs: read LOGGED, then ask here, then sync the set that is current by then; what is logged by that LOGGED is in the two.
         """
 
     def stop(self) -> None:
@@ -212,7 +212,7 @@ class Appender:
         return put - logged < views.capacity // 8 and waiting < min(format.GROUP_BYTES, views.limit // 8)
 
     def _loiter(self, logged: int, until: float) -> None:
-        """Wait a moment for more, unless somebody waits for free space or for the disk. In the order wanted, heavy fence, look, as `_rest`; but
+        """Wait a moment for more, unless a process waits for free space or for the disk. In the order wanted, heavy fence, look, as `_rest`; but
         nothing is armed: a put does not end it, who finds no free space does."""
         words, now = self._words, time.monotonic()
         end, slice_ = min(until, now + LOITER), _FLOW_SLICE if self._flowing else _LOITER_SLICE

@@ -149,7 +149,7 @@ class LogFiles:
                 if again and os.path.exists(self._stem(firsts[i]).with_suffix(EVENTS)):
                     raise StoreCorrupt(
                         f"{error.filename} is missing: events {firsts[i]} to {behind} of the log are lost; {advice(self._stem(0))}, "
-                        f"`shmstore seek` to {behind + 1} goes on behind them"
+                        f"`shmstore seek` to {behind + 1} continues after them"
                     ) from error
             whole = (
                 found is not None and there >= bound and not (newest and found.damaged)
@@ -277,7 +277,7 @@ def log_of(segment: Segment) -> LogFiles:
 class _Released:
     """Lets all `LogFiles` of this process go of removed sets, every `RELEASE_SECONDS`, in a thread that runs while one is mapped.
 
-    A removed file keeps its space on the disk for as long as a process has it mapped. Nobody but that process can end this: were a file cut
+    A removed file keeps its space on the disk for as long as a process has it mapped. That process alone can end this: were a file cut
     or punched by who removes it, a reader would find zeros in a batch that it holds, or die of SIGBUS. And a reader that is idle, or busy
     with what it has read, calls nothing here; so a thread does it.
     """
@@ -300,7 +300,7 @@ class _Released:
             time.sleep(RELEASE_SECONDS)
             with self._lock:
                 found = [each for each in self._files if each.maps]
-                self._files = weakref.WeakSet(found)  # whoever maps a set again adds itself again
+                self._files = weakref.WeakSet(found)  # the process that maps a set again adds itself again
                 if not found:
                     self._running = False
                     return

@@ -1,7 +1,7 @@
-"""Keeper: whoever appends to a log. It recovers the files, lets an appender copy the ring into them, syncs, and lets go of the oldest.
+"""Keeper: the process that appends to a log. It recovers the files, lets an appender copy the ring into them, syncs, and lets go of the oldest.
 
 Plan. Two threads in the producer's process. One lives in `Appender.run`, without the interpreter's lock: it copies what is put into the
-current set of files, says in the segment how far it is, and goes over to the next set by itself. The other one, here, does what may
+current set of files, says in the segment how far it is, and goes over to the next set on its own. The other one, here, does what may
 take long: it puts on disk what was appended, seals the set that is full, prepares the next one, and removes sets that retention does not
 want any more. The ring is what lies between the two and the producer: where the disk is slow, or full, or where a reader holds the
 log at its bound, the ring fills, and the producer waits and says why.
@@ -48,7 +48,7 @@ from shmstore.ring.cursors import FLOOR, LOG_FIRST, LOGGED, PUT, SYNC_WANTED, SY
 
 FLUSHING: Final = 10.0  # seconds that the end of a producer gives the log to write what was put
 PATIENCE: Final = 5.0  # seconds for another process to finish with the log
-SYNC_SECONDS: Final = 0.5  # that an event may be appended and not yet on disk, while nobody asks
+SYNC_SECONDS: Final = 0.5  # that an event may be appended and not yet on disk, while no process asks
 LOOK_SECONDS: Final = 0.1  # between two looks at what is to be done, while something is
 IDLE_SECONDS: Final = 1.0
 RETRY_SECONDS: Final = 1.0  # after the disk refused
@@ -58,7 +58,7 @@ LOG_SIZE: Final = header_word("log_size")
 LOG_KEEP_MS: Final = header_word("log_keep_ms")
 LOG_BYTES: Final = header_word("log_bytes")
 LOG_OLDEST_MS: Final = header_word("log_oldest_ms")
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what ends by itself, when there is space
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what ends on its own, when there is space
 AT_BOUND: Final = -1  # of log_error: a reader holds what would have to go
 
 _log = logging.getLogger("shmstore")
@@ -68,7 +68,7 @@ class Subscriptions(Protocol):
     """Who reads the log: a `SubscriptionTable`."""
 
     def let_go(self, last: int, *, evict: bool) -> list[str] | None:
-        """Let the log lose what is up to `last`; None where somebody needs it, the names of those who were evicted otherwise."""
+        """Let the log lose what is up to `last`; None where a process needs it, the names of those who were evicted otherwise."""
 
     def settle(self, synced: int) -> None:
         """Make durable what those whose readers are gone have acked up to `synced`. Raises `StoreError`."""
@@ -122,7 +122,9 @@ class Keeper:
             tail = recover(self._folder, segment.epoch, segment.views.first)
             self.tail = tail
             report_cut(segment.name, tail)
-            words = segment.words  # not through `self`: a keeper that nobody holds ends at once, not when cycles are collected
+            words = (
+                segment.words
+            )  # not through `self`: a keeper that no process holds ends at once, not when cycles are collected
             self.files = LogFiles(self._folder, segment.epoch, lambda: words[LOGGED])
         except BaseException:
             self._lock.release()
@@ -219,7 +221,7 @@ class Keeper:
             self._condition.notify()
 
     def is_wanted(self) -> bool:
-        """False where the store is not there any more: somebody else may want to append to its home then."""
+        """False where the store is not there any more: another process may want to append to its home then."""
         return self._segment.look()
 
     def finish(self) -> None:
@@ -239,7 +241,7 @@ class Keeper:
 
     def _drop(self) -> None:
         """Give up the files and the lock, unless a thread is still in a call that the disk does not answer: its descriptors must not become
-        another file's, nor may it change a file once somebody else has the lock. It does this itself then, at its end (`__del__`)."""
+        another file's, nor may it change a file once another process has the lock. It does this itself then, at its end (`__del__`)."""
         if any(thread.is_alive() and thread is not threading.current_thread() for thread in self._threads):
             return
         self._release()
@@ -345,9 +347,9 @@ class Keeper:
 
     def _put_on_disk(self, files: tuple[int, int, int]) -> None:
         """Sync three files. After an error of the device the kernel may take what it could not write for written (fsync(2)): nothing is
-        appended any more then, and recovery reads what is there. Raises OSError."""
+        appended any more then, and recovery reads what exists. Raises OSError."""
         try:
-            if not os.fstat(files[0]).st_nlink:  # somebody removed the files under us: what is written there is on no disk
+            if not os.fstat(files[0]).st_nlink:  # a process removed the files under us: what is written there is on no disk
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             for fd in files:
                 os.fdatasync(fd)
@@ -361,7 +363,7 @@ class Keeper:
         os.fsync(self._fd)
 
     def _prepare(self) -> None:
-        """Make the next set's files, under the name that nobody reads."""
+        """Make the next set's files, under the name that no process reads."""
         self._next = self._made(files_format.NEXT)
         self._appender.set_next(self._next)
 
@@ -403,7 +405,7 @@ class Keeper:
         return Files(*fds)
 
     def _sync(self, logged: int) -> None:
-        """Put on disk what was appended up to `logged`, where it is time to, or somebody asks; then say so."""
+        """Put on disk what was appended up to `logged`, where it is time to, or a process asks; then say so."""
         words, now = self._words, time.monotonic()
         if logged <= words[SYNCED] or (words[SYNC_WANTED] <= words[SYNCED] and now - self._synced_at < SYNC_SECONDS):
             return
@@ -509,12 +511,12 @@ def fix_of(code: int) -> str:
     if code in NO_SPACE:
         return "make space there, and it is written again (`lsof +L1` shows removed files that processes still hold)"
     if code == errno.ENOENT:
-        return "somebody removed its files: stop the producer, then put them back, or begin again with `shmstore rm --log`"
+        return "a process removed its files: stop the producer, then put them back, or begin again with `shmstore rm --log`"
     return "see what the kernel says of the device (`dmesg`), and start the producer again when it is well"
 
 
 def report_cut(store: str, tail: Tail) -> None:
-    """Log what recovery took away: after a kill or a crash of the host what was just being written, which nobody was promised; and damage."""
+    """Log what recovery took away: after a kill or a crash of the host what was just being written, which was never acknowledged; and damage."""
     for text in tail.cut:
         _log.info("the log of store %r was cut at its end, event %d: %s", store, tail.last, text)
     for text in tail.damaged:
@@ -529,7 +531,7 @@ def _written(path: Path) -> float:
         return 0.0
 
 
-# The threads hold no keeper while they wait: one that nobody holds any more ends them.
+# The threads hold no keeper while they wait: one that no process holds any more ends them.
 
 
 def _appending(keeper: weakref.ref[Keeper], stopping: threading.Event, rest: Callable[[float], object]) -> None:

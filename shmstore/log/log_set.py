@@ -281,7 +281,7 @@ class LogSet:
     def _damage(self, ending: str, first: int, last: int) -> Damage:
         error = StoreCorrupt(
             f"{self.stem}{ending} is damaged: events {first} to {last} of the log are lost, and nothing of them is given; "
-            f"{advice(self.stem)}, `shmstore seek` to {last + 1} goes on behind them"
+            f"{advice(self.stem)}, `shmstore seek` to {last + 1} continues after them"
         )
         return Damage(first, last, error)
 
@@ -302,7 +302,7 @@ class LogSet:
     def pass_over(self, first: int, start: int, last: int) -> None:
         """Note that events `first` to `last`, from byte `start` on, are read now; let go of the memory of what was read before, in order.
 
-        It is mapped all the same: whoever looks at it again, as at a batch that is still held, gets it from the page cache.
+        It is mapped all the same: a viewer that looks at it again, as at a batch that is still held, gets it from the page cache.
         """
         passed_first, passed_start, read = self._passed
         if not passed_first <= first <= read:

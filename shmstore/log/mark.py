@@ -1,4 +1,4 @@
-"""The mark: up to where a log is known to be on disk, so that damage is told from a torn end.
+"""The mark: up to where a log is known to be on disk, so that damage is distinguished from a torn end.
 
 The file ``synced`` beside the sets is written over after each sync, and not synced itself: what it says was true when it was written, and
 one that a crash of the host leaves older, torn or away says less, never too much. Where a log is cut before its mark, the mark is taken
@@ -57,7 +57,7 @@ def open_mark(folder: Path) -> int:
     fd = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         give_to_owner(fd, folder)
-        like, here = os.stat(folder / LOCK_FILE), os.fstat(fd)  # the lock is whoever's may append
+        like, here = os.stat(folder / LOCK_FILE), os.fstat(fd)  # the lock belongs to the process that may append
         if os.geteuid() in (here.st_uid, 0) and (here.st_gid, stat.S_IMODE(here.st_mode)) != (
             like.st_gid,
             stat.S_IMODE(like.st_mode),

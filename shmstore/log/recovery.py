@@ -3,7 +3,7 @@
 A set is cut to what is used and put on disk before the set after the next one gets its name. So all sets but the last two are whole, and
 the last two are checked block by block: the first that does not hold ends the log. What is on disk is never cut so, as nothing is counted
 as that before its three files and their names are. Where the mark (`mark.py`) says that a block was on disk, it is damaged instead: what
-follows it is kept, and readers are told what is lost; where nothing that holds follows it, the log ends before it, which is said, too.
+follows it is kept, and readers hear what is lost; where nothing that holds follows it, the log ends before it, which is reported, too.
 
 A crash within a recovery leaves what the next one makes the same of.
 """
@@ -32,7 +32,7 @@ UNSEALED: Final = 2  # sets at the end that may not be on disk
 
 
 class Tail(NamedTuple):
-    """Where a log ends: its last event, the ring's `ends` and `rows` there, and the set to go on in, None where a new one is to be begun.
+    """Where a log ends: its last event, the ring's `ends` and `rows` there, and the set to continue in, None where a new one is to be begun.
 
     That set has space for `events` events, with `at` bytes, in `blocks` blocks. `cut` says, a sentence each, what was being written and is
     taken away; `damaged` what was on disk and cannot be read.
@@ -172,7 +172,7 @@ def _examined(folder: Path, first: int, before: Tail | None, synced: int) -> tup
     """The end of a set, and the events before that which were on disk and are damaged, as (first, last).
 
     It ends before its first block that does not hold and was not on disk, or else behind its last one that holds. No end where none holds,
-    or where it does not go on from `before`.
+    or where it does not continue from `before`.
     """
     stem = folder / log_format.set_name(first)
     if not all(stem.with_suffix(ending).exists() for ending in log_format.ENDINGS):

@@ -20,7 +20,7 @@ Acked = tuple[str, int]  # a subscription, and the last event that it has durabl
 class Trimmed(NamedTuple):
     """What went: events `first` to `last` (none where ``last < first``), in so many `files` and `bytes` on disk.
 
-    `needed_by` is who holds back more of what was asked for; None where nobody does.
+    `needed_by` is who holds back more of what was asked for; None where no process does.
     """
 
     first: int
@@ -42,7 +42,7 @@ def trim(segment: Segment, subscriptions: Subscriptions, before: int, least: Ack
     gone = [each for each in asked if least is None or each.last <= least[1]]
     needed_by = least if len(gone) < len(asked) else None
     oldest = sets[0].first if sets else words[SYNCED] + 1
-    if not gone or subscriptions.let_go(gone[-1].last, evict=False) is None:  # somebody moved back meanwhile
+    if not gone or subscriptions.let_go(gone[-1].last, evict=False) is None:  # a process moved back meanwhile
         return Trimmed(oldest, oldest - 1, 0, 0, needed_by)
     remove_sets(log_of(segment).folder, [each.first for each in gone])
     left = sets[len(gone) :]

@@ -3,7 +3,7 @@
     +----------------------+ 0
     | header               |  what never changes, then one cache line for each word that some process writes
     +----------------------+ HEADER.itemsize
-    | subscription table   |  SUBSCRIPTIONS entries of one record; entry 0 keeps the events while nobody subscribes, or is the log's
+    | subscription table   |  SUBSCRIPTIONS entries of one record; entry 0 keeps the events while no process subscribes, or is the log's
     +----------------------+ page boundary (FIXED_SIZE)
     | ends   int64[P]      |  bytes put so far, this event included: where its payload ends in the arena
     | rows   int64[P]      |  rows put so far, this event included
@@ -91,7 +91,7 @@ class StoreState(IntEnum):
 class SubscriptionState(IntEnum):
     """Life of an entry in the subscription table; written last when an entry is filled, first when it is freed.
 
-    The odd ones hold events back. JOINING lasts only while somebody in `SubscriptionTable.take` holds the lock: whoever
+    The odd ones hold events back. JOINING lasts only while a process in `SubscriptionTable.take` holds the lock: the process that
     finds it with the lock held has found what a killed process left, and frees it.
     """
 
@@ -153,7 +153,7 @@ HEADER: Final = _record(
         ("creator_pid", "<i8"),
         ("creator_start", "<i8"),
     ],
-    [("state", "<i8")],  # StoreState; written by whoever removes the store
+    [("state", "<i8")],  # StoreState; written by the process that removes the store
     [
         ("entries", "<i8"),
         ("evictions", "<i8"),
@@ -180,7 +180,7 @@ HEADER: Final = _record(
         ("log_oldest_ms", "<i8"),  # event time of the oldest event kept; by the keeper
         ("log_error", "<i8"),  # errno of the last append, 0 where it succeeded; by the keeper
     ],
-    # last event known to be on disk, by the keeper; the one that somebody wants there, by anybody; and what the keeper sleeps on
+    # last event known to be on disk, by the keeper; the one that a process wants there, by anybody; and what the keeper sleeps on
     [("synced", "<i8"), ("sync_wanted", "<i8"), ("keeper", "<i8")],
     [("log_size", "<i8"), ("log_keep_ms", "<i8"), ("home", f"S{HOME_BYTES}")],  # of the log
 )

@@ -3,7 +3,7 @@
 - Ownership is an OFD lock (an "open file description" lock, fcntl(2)) on one byte of the segment. The kernel releases it
   when the process dies, however it dies. It says who the producer is and who owns a subscription.
 - Lock guards the few things that several processes write. A `Condition` is what waiters sleep on, with a time-out;
-  an ownership of the table's byte is what excludes. A holder that dies leaves the byte free: whoever comes next takes it,
+  an ownership of the table's byte is what excludes. A holder that dies leaves the byte free: the process that comes next takes it,
   and who waits already looks again within LOCK_SLICE; their release puts the semaphore right again.
 """
 
@@ -39,7 +39,7 @@ def start_time(pid: int) -> int:
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """True where process `pid` lives and is the one that started at `start`: a reused pid fools nobody."""
+    """True where process `pid` lives and is the one that started at `start`: a reused pid is not taken for the old one."""
     return pid > 0 and start > 0 and start_time(pid) == start
 
 
@@ -49,8 +49,8 @@ _held: weakref.WeakSet[Ownership] = weakref.WeakSet()
 
 
 def is_locked(fd: int, byte: int = 0, count: int = 0) -> bool:
-    """True where somebody holds a role among `count` bytes of a segment, or all of them. Needs no right to write."""
-    # Nobody holds one through `fd` itself: each role has a description of its own, and of others the kernel tells.
+    """True where a process holds a role among `count` bytes of a segment, or all of them. Needs no right to write."""
+    # No process holds one through `fd` itself: each role has a description of its own, and of others the kernel tells.
     answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, count, 0))
     return int(_FLOCK.unpack(answer)[0]) != fcntl.F_UNLCK
 
@@ -112,7 +112,7 @@ class Ownership:
         self.release()
 
     def taken(self) -> bool:
-        """True where somebody, this object included, holds the role now."""
+        """True where a process, this object included, holds the role now."""
         return self._fd >= 0 or is_locked(self._segment_fd, self._byte, 1)
 
     def _description(self) -> int:
@@ -169,7 +169,7 @@ class Lock:
         """Give the lock back and wake one waiter."""
         try:
             self._owner.release()
-            if not self._free.notified:  # else the next to wait does not sleep, and whoever does is woken by him
+            if not self._free.notified:  # else the next to wait does not sleep, and the process that does is woken by him
                 self._free.notify()
         finally:
             self._threads.release()

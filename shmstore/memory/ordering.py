@@ -2,7 +2,7 @@
 
 What processes tell each other without a lock, they tell by the words of the segment's fixed part. A word is stored after
 everything before it and loaded before everything after it ("release" and "acquire"); the rings, which words lead to, are
-plain memory. x86-64 keeps that order by itself. Elsewhere `hot.Words` does, and where nothing is compiled `OrderedWords`. No
+plain memory. x86-64 keeps that order on its own. Elsewhere `hot.Words` does, and where nothing is compiled `OrderedWords`. No
 processor keeps a store before a later load: where that matters there is a `fence`, or a `heavy_fence`.
 """
 

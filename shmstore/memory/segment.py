@@ -140,7 +140,7 @@ class Segment:
         self._finalizer()
 
     def closed(self) -> Segment:
-        """Close it; return what is known of it, without its memory and its log: whoever held this holds that from then on.
+        """Close it; return what is known of it, without its memory and its log: the process that held this holds that from then on.
 
         Batches hold the segment itself, so they stay valid, and the memory goes with the last of them.
         """
@@ -155,11 +155,11 @@ class Segment:
 
     @property
     def removed(self) -> bool:
-        """True when this store was removed, or its file taken away and somebody noticed."""
+        """True when this store was removed, or its file taken away and a process noticed."""
         return self.words[header_word("state")] != StoreState.LIVE
 
     def look(self) -> bool:
-        """True while the store is there. Whoever first finds that its file is not says so to all who are attached."""
+        """True while the store is there. The process that first finds that its file is not says so to all who are attached."""
         if self.removed:
             return False
         if self.linked:
@@ -268,7 +268,7 @@ def create(
         fill(fd, sizes)
         _write_word(fd, "version", layout.VERSION)  # last: now it is a store
         try:
-            remains = _remains(name, path)  # listed while the name is free: nobody's that lives
+            remains = _remains(name, path)  # listed while the name is free: of no living process
             # src_dir_fd only makes Python call linkat(2) with AT_SYMLINK_FOLLOW; the path is absolute.
             os.link(f"/proc/self/fd/{fd}", where, src_dir_fd=fd, follow_symlinks=True)
         except FileExistsError:
@@ -283,7 +283,7 @@ def create(
             remove_file(left)
     try:
         return Segment(name, path, fd)
-    except BaseException:  # it cannot even be mapped, as with `ulimit -v`: nobody has it
+    except BaseException:  # it cannot even be mapped, as with `ulimit -v`: no process has it
         with suppress(OSError):
             remove_file(where)
         raise
@@ -350,7 +350,7 @@ def attach(name: str, *, path: str | os.PathLike[str] | None, read_only: bool = 
 
 
 def _is_foreign(status: os.stat_result) -> bool:
-    """True where a file is neither this user's, nor root's, nor shared as a store is: with a group that this user is in, and nobody else.
+    """True where a file is neither this user's, nor root's, nor shared as a store is: with a group that this user is in, and no other user.
 
     Anybody may put a file into shared memory, under any name, and wait for who takes it for a store. Root may use every user's store, but
     none that all may write to.
@@ -467,7 +467,7 @@ def entries(directory: str) -> list[str]:
 
 
 def names() -> list[str]:
-    """Names of the stores in this host's shared memory, sorted. A file whose name no store can have is none, whoever made it."""
+    """Names of the stores in this host's shared memory, sorted. A file whose name no store can have is none, no matter who made it."""
     found = (entry[len(PREFIX) :] for entry in entries(DIRECTORY) if entry.startswith(PREFIX))
     return sorted(name for name in found if _NAME.fullmatch(name))
 
@@ -513,7 +513,7 @@ def _first_entries(options: CreateOptions) -> bytes:
     table = np.zeros(layout.SUBSCRIPTIONS, dtype=layout.SUBSCRIPTION)
     table["wanted"] = layout.DISARMED
     table["get"] = table["ack"] = options.first - 1
-    table["state"][0] = SubscriptionState.ACTIVE  # entry 0 holds everything until somebody subscribes
+    table["state"][0] = SubscriptionState.ACTIVE  # entry 0 holds everything until there is a subscription
     return table.tobytes()
 
 

@@ -4,7 +4,7 @@ POSIX semaphore: docs/explanation/semaphores.md.
 The waiter writes what it waits for, fences, looks again, and only then sleeps; the other side writes its cursor, fences, and then
 looks for waiters. One of the two sees the other.
 
-It is part of the segment and as large as one word: whoever may use the segment may wait and wake, whoever came first; neither needs a
+It is part of the segment and as large as one word: every process that may use the segment may wait and wake, no matter who came first; neither needs a
 descriptor, a name or memory, so that neither can fail; and it is the same at whatever path a store in a file is mounted. What a
 process killed in a wait or a reboot leaves in it is at worst a wait that returns at once.
 """

@@ -2,7 +2,7 @@
 
 Plan. Python's `re` backtracks, and some patterns take it years on a name of 60 letters. Here a node of the expression
 takes the set of places in a name where it may begin and returns the set of places where it may end, each set the bits of
-an int: a letter is one shift, a repetition goes on until nothing new comes. No place is ever tried twice by one
+an int: a letter is one shift, a repetition continues until nothing new comes. No place is ever tried twice by one
 repetition; what nesting can still multiply is bounded by counting steps. Single characters and classes are left to `re`.
 
 Understood is what matching a whole name needs: letters, ``.``, escapes, classes, groups, ``|``, ``* + ? {m,n}`` (greedy or
@@ -228,7 +228,7 @@ class _Parser:
         return least, most
 
     def atom(self, depth: int) -> _Node | None:
-        """The next thing that may be repeated; None for one that says nothing by itself, as ``(?i)``."""
+        """The next thing that may be repeated; None for one that says nothing on its own, as ``(?i)``."""
         sign = self.text[self.at]
         if sign == "(":
             return self.group(depth)

@@ -64,7 +64,7 @@ def spared(views: Views) -> int:
 
 
 def oldest_kept(views: Views) -> int:
-    """Return the first event that a reader can still get: the log's oldest, or without a log the first that somebody has not acked."""
+    """Return the first event that a reader can still get: the log's oldest, or without a log the first that some reader has not acked."""
     return views.words[LOG_FIRST] if views.flags & LOG else slowest_ack(views) + 1
 
 
@@ -81,7 +81,7 @@ def first_slot(views: Views) -> int:
 def slowest_ack(views: Views) -> int:
     """Return the lowest ack of the subscriptions, joining ones included.
 
-    Without a log there is always one: entry 0 stands in while nobody is subscribed. A look that falls between two changes of the
+    Without a log there is always one: entry 0 stands in while there is no subscription. A look that falls between two changes of the
     table may find none; it then learns nothing new.
     """
     words = views.words

@@ -1,4 +1,4 @@
-"""Events larger than the arena: each lies in a segment of its own, freed with its ack.
+"""Events larger than the arena: each is in a segment of its own, freed with its ack.
 
 Such an event is charged the whole limit, so it is alone in flight. Its segment is written before the put cursor moves: a
 crash in between leaves a file that no slot names, which the next producer removes, or writes again where it is another user's.
@@ -31,7 +31,7 @@ def write(segment: Segment, sequence: int, payload: bytes | memoryview) -> None:
             _fill(fd, segment, payload)
             if not _named(fd, path):
                 _fill_foreign(path, segment, payload)
-            if segment.home:  # whoever cleans up /dev/shm under us does not take it away before the log has it
+            if segment.home:  # the process that cleans up /dev/shm under us does not take it away before the log has it
                 segment.unlogged = sequence, os.fdopen(os.dup(fd), "rb")
         finally:
             os.close(fd)
@@ -52,7 +52,7 @@ def write(segment: Segment, sequence: int, payload: bytes | memoryview) -> None:
 
 
 def _give(fd: int, segment: Segment) -> None:
-    """Let whoever may use the store read the event, and remove it where the directory lets its owner alone do so."""
+    """Let every user of the store read the event, and remove it where the directory lets its owner alone do so."""
     if os.geteuid() != segment.uid:
         with suppress(PermissionError):  # not root: the group is enough
             os.fchown(fd, segment.uid, -1)
@@ -83,7 +83,7 @@ def _named(fd: int, path: str) -> bool:
 
 
 def _fill_foreign(path: str, segment: Segment, payload: bytes | memoryview) -> None:
-    """Write the event into the orphan of another member of the store's group. Nobody reads it: no slot ever named it."""
+    """Write the event into the orphan of another member of the store's group. No process reads it: no slot ever named it."""
     try:
         fd = open_file(path)
     except OSError:
@@ -132,7 +132,7 @@ def free(segment: Segment, after: int) -> None:
 
 
 def remove_orphans(segment: Segment) -> None:
-    """Remove what a dead producer wrote and did not publish, and what was acked while nobody looked."""
+    """Remove what a dead producer wrote and did not publish, and what was acked while no process looked."""
     acked, put = spared(segment.views), segment.words[PUT]
     for path, sequence in overflows(segment):
         if sequence <= acked or sequence > put:

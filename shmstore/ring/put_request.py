@@ -20,7 +20,7 @@ Events = Event | Payload | Sequence[Event] | Sequence[Payload]
 
 
 class Unclaimed:
-    """Stands in for the writer until somebody puts: claims the producer role then, or says why not."""
+    """Stands in for the writer until a process puts: claims the producer role then, or says why not."""
 
     def __init__(self, claim: Callable[[], Writer]) -> None:
         self._claim = claim

@@ -1,16 +1,16 @@
 """The producer's end of a ring: put. No lock, no clock, no waiting.
 
 Plan. A put writes payloads, then ends, rows and slots, then the put cursor: what stands behind the cursor is whole, and a
-producer killed between any two lines leaves events that nobody can see, which the next put overwrites.
+producer killed between any two lines leaves events that no process can see, which the next put overwrites.
 
 Space is counted from `floor`, the last sequence that all subscriptions had acked when the producer last looked. It looks
-again only when the ring seems full: acks only grow, so an old floor is safe. While it looks, somebody may subscribe at an
+again only when the ring seems full: acks only grow, so an old floor is safe. While it looks, a process may subscribe at an
 older sequence. Therefore the producer writes its new floor, fences, and looks a second time, while a new subscriber makes its
 entry of the table JOINING, fences, and reads the floor: at least one of them sees the other (`Writer.refresh`,
 `SubscriptionTable._fill`). What the second look confirmed is never taken back: below it things may be overwritten, and a
 subscriber that comes too late must find that out.
 
-In a store with a log nobody holds events back in the ring but the log itself: the floor follows LOGGED, and lazily, so that readers find
+In a store with a log no process holds events back in the ring but the log itself: the floor follows LOGGED, and lazily, so that readers find
 in the ring what is new. A reader copies, fences, and looks at the floor; the producer moves the floor, fences, and writes.
 """
 
@@ -46,7 +46,7 @@ def plain_slots(payloads: list[bytes]) -> NDArray[np.void]:
 class Writer:
     """The put side of a ring. Make one only while owning the producer role and the table's lock.
 
-    The lock, because a dead predecessor's floor may be one it never confirmed: the acks alone count then, and nobody may
+    The lock, because a dead predecessor's floor may be one it never confirmed: the acks alone count then, and no process may
     be joining meanwhile.
     """
 
@@ -209,7 +209,7 @@ class Writer:
         self.rows = rows
 
     def announce_oversized(self) -> None:
-        """Say, before it is published, that the next event lies in a segment of its own."""
+        """Say, before it is published, that the next event is in a segment of its own."""
         self._words[OVERSIZED] = self.put + 1
 
     def wanted_ack(self, n: int, size: int) -> int:

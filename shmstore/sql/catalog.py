@@ -209,7 +209,7 @@ class _Statement:
         return {(database, ""): self._database_options(default, before)}
 
     def _database_options(self, default: str, collated: str) -> str:
-        """The character set that the options give: `default` for DEFAULT, `collated` where nothing is said."""
+        """The character set that the options give: `default` for DEFAULT, `collated` where nothing is given."""
         options = read_options(self.tokens)
         if self.tokens.left:
             return ""  # what it says is not known

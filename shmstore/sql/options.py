@@ -27,7 +27,7 @@ class Options(NamedTuple):
     engine: str = ""  # in capitals
 
     def charset_or(self, default: str, collated: str = "") -> str:
-        """The character set: `default` for DEFAULT and where nothing is said, `collated` for a collation without one."""
+        """The character set: `default` for DEFAULT and where nothing is given, `collated` for a collation without one."""
         if self.collation:
             return self.collation
         if self.charset is None and self.collation is not None:

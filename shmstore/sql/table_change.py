@@ -241,7 +241,7 @@ class Draft:
         end = _called(slots, "row_end") if implicit else self._end
         if key and end is not None:  # the end of the row's period belongs to the primary key, but is none alone
             key = [slot for slot in key if slot is not end] and [*key, *([end] if end not in key else [])]
-        for slot in key:  # for good: it stays so when the key goes
+        for slot in key:  # permanently: it stays so when the key goes
             slot.column = slot.column._replace(nullable=False)
         named = [slot.column.name for slot in slots]
         columns = tuple([slot.column for slot in slots])

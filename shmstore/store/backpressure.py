@@ -65,7 +65,7 @@ class Backpressure:
                 raise StoreClosed(f"store {self._segment.name!r} was removed: attach again, or create it again")
             self._wake(
                 armed_readers(self._segment.views, everyone=True)
-            )  # a reader that waits for more than can come before its ack takes what is there
+            )  # a reader that waits for more than can come before its ack takes what exists
             if self._table.repair():
                 writer.refresh(n, size)
                 continue
@@ -105,5 +105,5 @@ class Backpressure:
             return log_trouble(self._segment) or "the disk takes its time to write the log; wait for it longer"
         late = [each for each in subscriptions_of(self._segment) if each.state == "active" and each.ack.sequence < wanted]
         if not late:
-            return "nobody is subscribed: let a reader come, or discard what is kept with `EventStore.clear`"
+            return "there is no subscription: let a reader come, or discard what is kept with `EventStore.clear`"
         return "wait for it longer: " + "; ".join(f"{each.standing}: {remedy(self._segment.name, each)}" for each in late)

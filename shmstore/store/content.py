@@ -1,6 +1,6 @@
 """What a run of events holds: out of the ring while that has them, else out of the log.
 
-Plan. In a store with a log the producer may overwrite in the ring what the log has, whoever still reads it. So nothing that is given here
+Plan. In a store with a log the producer may overwrite in the ring what the log has, no matter who still reads it. So nothing that is given here
 is a view of that ring: it is a copy, made, and then found to be whole, because the producer says in `floor` up to where it may overwrite
 before it does. What was overwritten meanwhile the log has, as `floor` never passes what is in there. Without a log nothing is overwritten
 before every subscription has acked it, so there the payloads are views of the ring.
@@ -94,7 +94,7 @@ def _oversized(segment: Segment, sequence: int, size: int) -> memoryview:
 
 
 def _parts(segment: Segment, first: int, last: int) -> Iterator[Content]:
-    """Out of the ring what is there whole; out of the log what is not, and may be followed by what only the ring has yet."""
+    """Out of the ring what exists whole; out of the log what is not, and may be followed by what only the ring has yet."""
     while first <= last:
         part = copy_of_ring(segment, first, last)
         if part is None:

@@ -38,7 +38,7 @@ def _cursors(segment: Segment) -> list[str]:
             continue
         # Read against the way they move: ack, then get, then put; each may only have grown since.
         ack, get, put = words[ACK_OF[entry]], words[GET_OF[entry]], words[PUT]
-        name = segment.read_text("name", entry) or "(nobody)"
+        name = segment.read_text("name", entry) or "(none)"
         if not views.first - 1 <= ack <= get <= put:
             found.append(
                 f"subscription {name}: cursors out of order: ack {ack}, get {get}, put {put}; "
@@ -94,13 +94,13 @@ def _owners(segment: Segment) -> list[str]:
             roles.append((f"the reader of {segment.read_text('name', entry)}", LOCK_SUBSCRIPTION + entry, pid, start))
     for who, byte, pid, start in roles:
         if pid and not is_alive(pid, start) and not Ownership(segment.fd, byte).taken():
-            found.append(f"{who} (pid {pid}) died without closing; its successor goes on from its last ack, nothing is lost")
+            found.append(f"{who} (pid {pid}) died without closing; its successor continues from its last ack, nothing is lost")
     return found
 
 
 def _leftovers(segment: Segment) -> list[str]:
     acked, put = spared(segment.views), segment.words[PUT]
-    acked -= bool(segment.home)  # whoever appends removes that of the last event that is logged, before it logs another
+    acked -= bool(segment.home)  # the process that appends removes that of the last event that is logged, before it logs another
     found = [
         f"{path} holds event {sequence}, which is not in flight; the next producer removes it"
         for path, sequence in overflow.overflows(segment)

@@ -108,7 +108,7 @@ def slots_between(segment: Segment, first: int, last: int) -> NDArray[np.void]:
 
 
 def absent(segment: Segment, sequence: int, oldest: int, newest: int) -> PositionNotFound:
-    """The error that says so, and what is there instead."""
+    """The error that says so, and what exists instead."""
     held = f"it keeps {oldest} to {newest}" if oldest <= newest else f"it is empty, and its next event will be {newest + 1}"
     return PositionNotFound(f"sequence {sequence} is not in store {segment.name!r}: {held}")
 
@@ -144,7 +144,7 @@ def first_behind(segment: Segment, start: Start, ack: int, name: str) -> int:
     if sequence > ack or isinstance(start, str | datetime):
         return max(sequence, ack + 1)
     raise PositionNotFound(
-        f"sequence {sequence} was acked by subscription {name!r}, up to {ack}: go on at {ack + 1}, or forget the subscription with "
+        f"sequence {sequence} was acked by subscription {name!r}, up to {ack}: continue at {ack + 1}, or forget the subscription with "
         f"`shmstore unsubscribe {segment.name} {name}` and begin a new one"
     )
 
@@ -319,7 +319,7 @@ def _position_of_slot(segment: Segment, sequence: int) -> Position | None:
 
 
 def note_oversized(segment: Segment, payload: bytes | memoryview) -> None:
-    """Write down how far the source was read, if nobody did, from an event whose payload goes with its ack."""
+    """Write down how far the source was read, if no process did, from an event whose payload goes with its ack."""
     if segment.read_text("source_file"):
         return
     with suppress(StoreCorrupt):  # raw bytes have no position
@@ -330,7 +330,7 @@ def note_oversized(segment: Segment, payload: bytes | memoryview) -> None:
 
 
 def last_ack_point_if_readable(segment: Segment) -> Position | None:
-    """`last_ack_point`, and None where what is there is no event."""
+    """`last_ack_point`, and None where what exists is no event."""
     try:
         return last_ack_point(segment)
     except StoreCorrupt:

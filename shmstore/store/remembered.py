@@ -1,4 +1,4 @@
-"""Stores that are remembered: what a home says of its store, while nobody restores it. Nothing is changed, or locked."""
+"""Stores that are remembered: what a home says of its store, while no process restores it. Nothing is changed, or locked."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def newest_written(folder: Path) -> int:
 
 
 class Homes:
-    """What the homes in the folder `state` say, for whoever looks every second: one is read again only where a file in it changed."""
+    """What the homes in the folder `state` say, for a viewer that looks every second: one is read again only where a file in it changed."""
 
     def __init__(self, state: str | os.PathLike[str] | None = None) -> None:
         self._state = state

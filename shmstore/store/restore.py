@@ -1,8 +1,8 @@
 """A store restored from its home: its last events in the ring, its subscriptions where they durably stood.
 
-Whoever attaches first does it, under the lock of whoever appends to the log, in a segment that nobody can see until it is whole. The
+The process that attaches first does it, under the lock of the process that appends to the log, in a segment that no process can see until it is whole. The
 epoch is the old one, so that sequences mean what they meant. What was put and is not in the log has to be put again: the producer
-goes on behind the log's last whole transaction, and no durable ack stands behind what is on disk.
+continues after the log's last whole transaction, and no durable ack stands behind what is on disk.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _log = logging.getLogger("shmstore")
 
 
 class Recent(NamedTuple):
-    """The last events of a log, for a ring: the payloads of those after `floor`, and the slots of as many before them as a ring is said to
+    """The last events of a log, for a ring: the payloads of those after `floor`, and the slots of as many before them as a ring is to
     have, those after `known`; `end` and `rows` are the ring's totals there."""
 
     floor: int
@@ -132,7 +132,7 @@ def attached(
             if read_only and not os.access(home.log, os.W_OK):
                 raise StoreNotFound(
                     f"store {name!r} is not in memory, and this user may only look at its home, {home.path}: it is there again when its producer "
-                    "is started, or whoever may write there attaches"
+                    "is started, or the process that may write there attaches"
                 ) from None
             try:
                 restored(name, home, path=None if path is None else os.path.abspath(path)).close()
@@ -181,7 +181,7 @@ def resized(
     name, words = found.name, found.words
     if not found.home:
         raise StoreError(
-            f"store {name!r} has no log: it keeps the size that it was created with; `shmstore rm {name}`, and create it anew"
+            f"store {name!r} has no log: it keeps the size that it was created with; `shmstore rm {name}`, and create it again"
         )
     home = home_of(found)
     old = identity.read(home).options
@@ -205,7 +205,7 @@ def resized(
 
 
 def _of_an_earlier_boot(found: Segment) -> bool:
-    """Whether a ring in a file was last written before the host started, and nobody uses it. Its pages may be of any moment then, as a
+    """Whether a ring in a file was last written before the host started, and no process uses it. Its pages may be of any moment then, as a
     crash of the host leaves them; the log knows what was on disk."""
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     roles = [LOCK_PRODUCER, *(LOCK_SUBSCRIPTION + entry for entry in range(1, layout.SUBSCRIPTIONS))]
@@ -217,7 +217,7 @@ def _replaced(found: Segment, *, read_only: bool) -> Segment:
     name, path, home = found.name, found.path, home_of(found)
     try:
         with AppendLock.take(home, PATIENCE):
-            if found.linked:  # else somebody was faster
+            if found.linked:  # else a process was faster
                 segment.unlink(name, path=path, force=True)
     except StoreError:
         if read_only:
@@ -283,7 +283,7 @@ def restored(name: str, home: Home, *, path: str | None = None) -> Segment:
         try:
             identity.read(home)  # there is one, which can be read
             lock = AppendLock.take(home, 0.0)
-        except ProducerInUse:  # who has it may have restored it meanwhile, and append to it for good
+        except ProducerInUse:  # who has it may have restored it meanwhile, and append to it permanently
             with suppress(StoreNotFound):
                 return segment.attach(name, path=path)
             if time.monotonic() >= until:
@@ -344,7 +344,7 @@ def _restored(name: str, home: Home, path: str | None) -> Segment:
 
 def _fill_rings(fd: int, sizes: layout.Sizes, events: Recent, last: int) -> None:
     count = sizes.slot_count
-    # The slot before the first has the totals that the others go on from.
+    # The slot before the first has the totals that the others continue from.
     for base, array, before in (
         (sizes.ends, events.ends, events.end),
         (sizes.rows, events.row_sums, events.rows),
@@ -366,7 +366,7 @@ def _write_ring(fd: int, base: int, size: int, at: int, content: bytes) -> None:
 
 def _at_their_acks(home: Home, epoch: int, oldest: int, last: int) -> dict[str, Checkpoint]:
     """Return where each subscription begins again: at its durable ack. One whose ack cannot be read begins at the oldest event, so that nothing is
-    lost to it; the others, and the producer, go on."""
+    lost to it; the others, and the producer, continue."""
     acks, found = acks_of(home), dict[str, Checkpoint]()
     for name, problem in acks.unreadable.items():
         if len(name) > layout.NAME_BYTES:
@@ -401,7 +401,7 @@ def _fill_table(table: NDArray[np.void], subscriptions: dict[str, Checkpoint]) -
 def catch_up(views: Views, files: LogFiles, tail: Tail) -> None:
     """Show in the ring what the log has beyond it. For the producer alone, before it puts.
 
-    A producer whose segment was removed went on appending until it noticed, while a reader had restored the store.
+    A producer whose segment was removed continued appending until it noticed, while a reader had restored the store.
     """
     words = views.words
     if tail.last <= words[PUT]:

@@ -73,7 +73,7 @@ class SubscriptionStat(NamedTuple):
     @property
     def standing(self) -> str:
         """Name, owner and ack, for a sentence about who holds the producer up."""
-        dead = f"its reader, pid {self.owner_pid}, died" if self.owner_pid else "nobody reads it"
+        dead = f"its reader, pid {self.owner_pid}, died" if self.owner_pid else "no process reads it"
         reader = f"read by pid {self.owner_pid}" if self.alive else dead
         return f"subscription {self.name!r} ({reader}) has acked {f'up to {self.ack.sequence:,}' if self.ack.sequence >= 0 else 'nothing'}"
 
@@ -115,7 +115,9 @@ def remedy(store: str, reader: SubscriptionStat) -> str:
 def after_eviction(store: str, subscription: str, *, has_log: bool) -> str:
     """What to do about a subscription that was evicted."""
     forget = f"forget it with `{forgetting(store, subscription)}`, and subscribe again or take a snapshot"
-    return f"let it go on with what is kept, `shmstore seek {store} {subscription} earliest`, or {forget}" if has_log else forget
+    return (
+        f"let it continue with what is kept, `shmstore seek {store} {subscription} earliest`, or {forget}" if has_log else forget
+    )
 
 
 class LogStat(NamedTuple):
@@ -198,7 +200,7 @@ class StoreStat(NamedTuple):
         if self.log is not None:
             return self.log.trouble or "the disk takes its time to write the log"
         if (slowest := self.slowest) is None:
-            return "nobody is subscribed: let a reader come"
+            return "there is no subscription: let a reader come"
         return f"{slowest.standing} of {self.newest:,}: {self.remedy(slowest)}"
 
 
@@ -254,7 +256,7 @@ def _log(segment: Segment) -> LogStat | None:
     with suppress(StoreError):  # who may look at the memory need not have the right to read the files
         if used:
             files = len(set_firsts(log_of(segment).folder))
-        else:  # nobody has appended since it is in memory
+        else:  # no process has appended since it is in memory
             sets = log_of(segment).sets()
             used, oldest_ms, files = sum(each.bytes for each in sets), sets[0].first_ms if sets else 0, len(sets)
     return LogStat(

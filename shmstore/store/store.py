@@ -71,7 +71,7 @@ class EventStore(StoreView):
         self._writer: Writer = Unclaimed(self._claimed)  # type: ignore[assignment]
         self._gave_up = False  # the last put raised StoreFull, and its wish for free space is still there
         self._checksum = bool(mapped.flags & StoreFlag.CHECKSUM)
-        self._subscriptions: set[Subscription] = set()  # owned until they are closed, even when nobody else holds them
+        self._subscriptions: set[Subscription] = set()  # owned until they are closed, even when no other process holds them
         self._keeper: Keeper | None = None  # of the producer of a store with a log
         # Held from the look whether the store is there until the cursor is moved: the keeper of a store that was taken away does not end
         # between the two. The compiled puts need none, as they do both without giving the interpreter lock away.
@@ -105,7 +105,7 @@ class EventStore(StoreView):
         """Make a store and attach to it.
 
         A store remembers: behind the ring is a log on disk, in the store's home, ``STATE/NAME`` (`state_directory()` by default). What
-        leaves the ring is read from there, by the same calls; after a reboot whoever attaches first puts the store together again.
+        leaves the ring is read from there, by the same calls; after a reboot the process that attaches first puts the store together again.
         `log_keep` seconds after they were put, events that all subscriptions have acked go; earlier where the log has `log_size` bytes.
         What some subscription has not acked stays; at `log_size` `lag` decides. With ``log=False`` the store is the ring alone.
 
@@ -244,7 +244,9 @@ class EventStore(StoreView):
                 identity.note_start(self.home, start)
         if not isinstance(self._writer, Unclaimed):
             return
-        if self.segment.home and not self.segment.linked:  # the log is another's by now, or nobody's: what is put would be lost
+        if (
+            self.segment.home and not self.segment.linked
+        ):  # the log is another's by now, or no process's: what is put would be lost
             self._producer.release()
             raise self._removed()
         note_producer(self.segment)
@@ -346,13 +348,13 @@ class EventStore(StoreView):
         return self._published()
 
     def _withdraw(self) -> None:
-        """Take back the wish of a put that gave up: one after it has found free space, so nobody holds this producer up."""
+        """Take back the wish of a put that gave up: one after it has found free space, so no process holds this producer up."""
         self._gave_up = False
         self._words[ACK_WANTED] = DISARMED
         self._writer.may_put = not self._checksum
 
     def _published(self) -> int:
-        """Wake who waits for what is there now. It may not fail: whoever puts again after an error puts twice."""
+        """Wake who waits for what was put. It may not fail: the process that puts again after an error puts twice."""
         if not ASYMMETRIC:
             fence()  # the cursor, before the look at who waits: see Subscription._await
         if self._words[ARMED]:
@@ -366,7 +368,7 @@ class EventStore(StoreView):
     def heartbeat(self, source: str = "", position: Position | None = None, stream: StreamStat | None = None) -> None:
         """Say that the producer lives, what it reads from, how far it has read, and how that goes. For `stat`; about once a second."""
         self._check_open()  # a producer that has nothing to put learns here that the store is gone
-        if not self.segment.look():  # by somebody who does not know what it was: `rm`, or logind at the end of a session
+        if not self.segment.look():  # by another process that does not know what it was: `rm`, or logind at the end of a session
             raise self._removed()
         if not self._producer.held:
             raise StoreClosed(f"only the producer of store {self.name!r} can give its heartbeat: claim() first")
@@ -389,7 +391,7 @@ class EventStore(StoreView):
     ) -> Subscription:
         """Own the subscription `name` until `Subscription.close` or the death of this process.
 
-        A known name goes on after its ack, and `start` is ignored. A new one starts at `start`: "earliest", "latest", the
+        A known name continues after its ack, and `start` is ignored. A new one starts at `start`: "earliest", "latest", the
         sequence of the first event wanted, a `Position` (the first event after it), a datetime (the first transaction that ends
         then or later), or one of these as text: see `shmstore.start_position`.
 
@@ -448,13 +450,13 @@ class EventStore(StoreView):
         return True
 
     def seek(self, name: str, start: Start) -> int:
-        """Let the subscription `name`, which nobody reads, go on at `start`, in a store with a log; return the sequence before that.
+        """Let the subscription `name`, which no process reads, continue at `start`, in a store with a log; return the sequence before that.
 
         Raises `SubscriptionNotFound`, `SubscriptionInUse`, `PositionNotFound`, and `StoreError` for a store without a log.
         """
         self._check_open()
         if not self.segment.home:
-            raise StoreError(f"store {self.name!r} has no log: what was acked is gone, so nobody can go back")
+            raise StoreError(f"store {self.name!r} has no log: what was acked is gone, so no process can go back")
 
         def note(acked: int) -> None:
             self._durable(name).save(Checkpoint(NOWHERE, self.epoch, min(acked, self.sync(acked))), may=self._is_ours)
@@ -480,13 +482,13 @@ class EventStore(StoreView):
 
     @property
     def in_use(self) -> bool:
-        """True while somebody produces into the store, or reads as a subscription, in this process or another."""
+        """True while a process produces into the store, or reads as a subscription, in this process or another."""
         return segment.has_users(self.segment.where)
 
     def trim(self, before: Start) -> Trimmed:
         """Remove what the log has before `before`, in whole files, as far as every subscription has acked it, and not the newest file.
 
-        Retention does this by itself. Raises `PositionNotFound`, and `StoreError` for a store without a log or where the disk refuses.
+        Retention does this on its own. Raises `PositionNotFound`, and `StoreError` for a store without a log or where the disk refuses.
         """
         self._check_open()
         if not self.segment.home:
@@ -529,8 +531,8 @@ class EventStore(StoreView):
         return synced
 
     def _flush(self) -> None:
-        """Put what a dead producer left in the ring into the log, if nobody else does."""
-        with suppress(StoreError):  # somebody appends after all, or nobody can: then it is not on disk
+        """Put what a dead producer left in the ring into the log, if no other process does."""
+        with suppress(StoreError):  # a process appends after all, or no process can: then it is not on disk
             keeper = Keeper(self.segment, self._table, self._putting)
             try:
                 keeper.check()
@@ -543,10 +545,10 @@ class EventStore(StoreView):
         self._subscriptions.discard(subscription)
 
     def unsubscribe(self, name: str) -> None:
-        """Forget a subscription that nobody reads now. Without a log, of the last one what it had not acked is kept for the next, unless
+        """Forget a subscription that no process reads now. Without a log, of the last one what it had not acked is kept for the next, unless
         that held the producer up. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""
         self._check_open()
-        # While nobody can own it, or what a new reader of that name has just written would go.
+        # While no process can own it, or what a new reader of that name has just written would go.
         self._freeing(lambda: self._table.remove(name, lambda: self._durable(name).remove() if self.segment.home else None))
 
     def clear(self) -> None:
@@ -564,7 +566,7 @@ class EventStore(StoreView):
         return not self.segment.replaced
 
     def _freeing(self, change: Callable[[], None]) -> None:
-        """Change the table, then free what nobody holds any more."""
+        """Change the table, then free what no process holds any more."""
         before = spared(self._views)
         change()
         self._free_oversized(before)

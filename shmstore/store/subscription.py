@@ -144,7 +144,7 @@ class Subscription:
 
         `limit_events` bounds it in events (`limit` is short for it: ``get(100)``), `limit_bytes` in bytes of payload, in every store. At
         least one event is given whatever the limits. Waits up to `timeout` seconds (None: without
-        limit, 0: not at all) for `min_events`; at the deadline, or when the producer waits for free space, what is there is
+        limit, 0: not at all) for `min_events`; at the deadline, or when the producer waits for free space, what exists is
         returned, at the deadline perhaps an empty batch. With DDL isolation a DDL comes alone.
 
         Raises `SubscriptionLost`, `StoreClosed`, `StoreCorrupt`, and `ValueError` for limits that cannot be met.
@@ -358,7 +358,7 @@ class Subscription:
             self.store._wake_producer()
 
     def _ack_logged(self, sequence: int) -> None:
-        """Ack in a store with a log, which nobody waits for: the producer follows the log, and retention looks by itself."""
+        """Ack in a store with a log, which no process waits for: the producer follows the log, and retention looks on its own."""
         self._reader.ack_to(sequence)
         if time.monotonic() - self._saved_at >= self._interval:
             self.save_checkpoint()
@@ -392,7 +392,7 @@ class Subscription:
             del self._valid[0]  # what it says of older batches, the next one says as well: they are acked
 
     def seek(self, start: Start) -> None:
-        """Go on at `start`, in any form that `EventStore.subscribe` takes; what comes before it is done, and acked.
+        """Continue at `start`, in any form that `EventStore.subscribe` takes; what comes before it is done, and acked.
 
         In a store with a log it may lie before the ack: what is kept from there on is given again. Without a log it goes back to the ack
         at most, and "earliest", and a time before that, mean the first event that is not acked.
@@ -511,7 +511,7 @@ class Subscription:
         self._write_durable(self._reader.ack, timeout)
 
     def _remember(self, saved: int | None) -> None:
-        """Go on from the durable ack `saved`, in a store with a log; None: this is a new subscription, so write down where it begins."""
+        """Continue from the durable ack `saved`, in a store with a log; None: this is a new subscription, so write down where it begins."""
         if saved is None:
             self._write_durable(self._reader.ack)
             return
@@ -523,7 +523,7 @@ class Subscription:
         """Write down the durable ack, where it is news: `sequence`, as far as the log is on disk within `timeout` seconds; not back behind what
         is there, where `forward`.
 
-        The disk is asked once, and before the file is written. What it has then it has for good, so the file is never ahead of the log: what is
+        The disk is asked once, and before the file is written. What it has then it has permanently, so the file is never ahead of the log: what is
         put again after a crash has the sequences behind that. In the other order a crash in between would leave an ack of events that come
         again under the same sequences, and would be passed over.
         """

@@ -1,10 +1,10 @@
 """The subscription table: who reads a store, from where, and who owns which entry. All changes are made under its lock.
 
 An entry is filled from its name to its state, and freed from its state on: a process that dies in between leaves an entry
-that is FREE, JOINING, or ACTIVE and whole. Place 0 has no name. It stands in while nobody is subscribed, so that what is
+that is FREE, JOINING, or ACTIVE and whole. Place 0 has no name. It stands in while there is no subscription, so that what is
 put is kept for the first who comes; it becomes ACTIVE before the last subscription goes, where that one stood (behind all that was
 put, where it held the producer up), and FREE after the first came.
-Whoever takes the lock first undoes what a dead holder left: an entry still JOINING, or entry 0 beside an ACTIVE one. The
+The process that takes the lock first undoes what a dead holder left: an entry still JOINING, or entry 0 beside an ACTIVE one. The
 producer does so, too, when it finds no free space, because either could hold it up for ever.
 """
 
@@ -153,7 +153,7 @@ class SubscriptionTable:
                 words[cursor[entry]] = sequence
 
     def move(self, name: str, start: Start, note: Callable[[int], object]) -> int:
-        """Let the subscription `name`, which nobody reads, stand before `start`, in a store with a log; return the sequence that it has then
+        """Let the subscription `name`, which no process reads, stand before `start`, in a store with a log; return the sequence that it has then
         acked, once `note` has written it down: before a new owner could write there. Raises `SubscriptionNotFound`, `SubscriptionInUse`,
         `PositionNotFound`."""
         with self.locked():
@@ -168,9 +168,9 @@ class SubscriptionTable:
             return sequence
 
     def let_go(self, last: int, *, evict: bool) -> list[str] | None:
-        """Let the log lose what is up to `last`, where every subscription has acked that; with `evict` whoever has not is marked lost.
+        """Let the log lose what is up to `last`, where every subscription has acked that; with `evict` the process that has not is marked lost.
 
-        Return the names of those; None where somebody needs it still. For stores with a log.
+        Return the names of those; None where a process needs it still. For stores with a log.
         """
         words = self._words
         with self.locked():
@@ -185,7 +185,7 @@ class SubscriptionTable:
             words[LOG_FIRST] = last + 1
             files = [(entry, self._durable(entry), words[ACK_OF[entry]]) for entry in late]
             names = [self._segment.read_text("name", entry) for entry in late]
-        for entry, file, ack in files:  # or after a reboot it would go on as if nothing were missing
+        for entry, file, ack in files:  # or after a reboot it would continue as if nothing were missing
             if file is not None:
                 # Not where it was moved to what is kept meanwhile, or forgotten: that was written down already.
                 file.save(Checkpoint(NOWHERE, self._segment.epoch, ack, lost=True), may=partial(self._is_lost, entry))
@@ -235,7 +235,7 @@ class SubscriptionTable:
         )
 
     def remove(self, name: str, forget: Callable[[], object] | None = None) -> None:
-        """Forget a subscription nobody owns, in memory and by `forget` in its home. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""
+        """Forget a subscription no process owns, in memory and by `forget` in its home. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""
         words = self._words
         with self.locked():
             entry = self._known(name)
@@ -246,7 +246,7 @@ class SubscriptionTable:
                 if (
                     not self._logged and not others and words[STATE_OF[0]] != ACTIVE
                 ):  # after an eviction it stands in already, and ahead of us
-                    # What kept the producer waiting goes with who did not read it, or it would wait on, now for nobody; so would the next
+                    # What kept the producer waiting goes with who did not read it, or it would wait on, now for no process; so would the next
                     # one, where it gave up or was killed. A put that succeeds takes the wish back.
                     wish, ack = words[ACK_WANTED], words[ACK_OF[entry]]
                     words[GET_OF[0]] = words[ACK_OF[0]] = words[PUT] if wish != DISARMED and ack < wish else ack

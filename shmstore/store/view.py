@@ -1,4 +1,4 @@
-"""StoreView: a store as whoever only looks at it sees it."""
+"""StoreView: a store as the process that only looks at it sees it."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class StoreView:
 
     @property
     def removed(self) -> bool:
-        """True where somebody removed the store, as `shmstore rm` does; not where its memory was taken away and only its log is left."""
+        """True where a process removed the store, as `shmstore rm` does; not where its memory was taken away and only its log is left."""
         return self._words[header_word("state")] == StoreState.REMOVED
 
     @property
@@ -276,7 +276,7 @@ class StoreView:
         return lookup.start_position(self.segment)
 
     def last_ack_point(self) -> Position | None:
-        """Position of the newest transaction end or DDL put, acked or not: where a restarted producer goes on."""
+        """Position of the newest transaction end or DDL put, acked or not: where a restarted producer continues."""
         return lookup.last_ack_point(self.segment)
 
     def stat(self) -> StoreStat:

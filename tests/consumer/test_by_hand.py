@@ -135,7 +135,7 @@ def test_seek(store: EventStore, reach: Reach) -> None:
         consumer.seek(Position("binlog.000001", 1000))
         assert acked(store) == 2
         assert [batch.first for batch in consumer] == [3]
-        with pytest.raises(PositionNotFound, match=f"go on at 12, .*shmstore unsubscribe {store.name} audit"):
+        with pytest.raises(PositionNotFound, match=f"continue at 12, .*shmstore unsubscribe {store.name} audit"):
             consumer.seek(5)
         assert acked(store) == 11
     store.put(transaction(4, rows=4))

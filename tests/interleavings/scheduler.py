@@ -455,7 +455,7 @@ def explore(
     """Run `scenario` in every schedule; return what came of it.
 
     `scenario` sets up memory and returns the processes' bodies by name, and a function that reads the outcome from an
-    `Ended`. Where nobody can go on, the outcome is ("stuck", who waits); an exception is ("error", whose, which); after a
+    `Ended`. Where nobody can continue, the outcome is ("stuck", who waits); an exception is ("error", whose, which); after a
     time-out it is ("late", outcome). Processes must share nothing but memory, and always do the same on the same values.
     """
     sharing = Sharing(everything=not reduced)

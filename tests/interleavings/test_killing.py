@@ -332,7 +332,7 @@ def test_leaving_a_change_half_done_is_caught(outcomes, monkeypatch, changes):
 
 
 def stuck_behind_the_dead(memory: Memory) -> Any:
-    """The ring is full and nobody is subscribed. Who subscribes at the end is killed in there; the producer waits."""
+    """The ring is full and there is no subscription. Who subscribes at the end is killed in there; the producer waits."""
     stage = Stage(memory, capacity=2, size=1, readers=0)
     other = stage.attach()
     stage.put(b"0", b"1")

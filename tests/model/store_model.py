@@ -37,7 +37,7 @@ class StoreModel:
         self.capacity, self.limit, self.ddl_isolation, self.first, self.log = capacity, limit, ddl_isolation, first, log
         self.events: list[Stored] = []
         self.readers: dict[str, Reader] = {}
-        self.stand_in = first - 1  # what is acked while nobody is subscribed
+        self.stand_in = first - 1  # what is acked while there is no subscription
 
     @property
     def newest(self) -> int:

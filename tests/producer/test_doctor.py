@@ -63,7 +63,7 @@ def test_retention_and_start_position(flavor: str) -> None:
         execute(server, "mysql", findings["retention"].fix)
         findings = findings_of(server, start="binlog.000001:4")
         assert findings["retention"].state == findings["start position"].state == "ok"
-        wait_for(lambda: _purged(server), "the file to go, when nobody reads it any more")
+        wait_for(lambda: _purged(server), "the file to go, when no process reads it any more")
         assert findings_of(server, start="binlog.000001:4")["start position"].state == "fail"
         assert findings_of(server, start="binlog.000002:4")["start position"].state == "ok"
 

@@ -159,7 +159,7 @@ def test_seek_leads_back_to_the_ack_at_most(store) -> None:
         held.ack(held.get(limit_events=5, timeout=0))
         held.get(limit_events=2, timeout=0)
         for start in (4, "0-1-0", position(2)):
-            with pytest.raises(PositionNotFound, match=rf"go on at 5, .*`shmstore unsubscribe {store.name} held`"):
+            with pytest.raises(PositionNotFound, match=rf"continue at 5, .*`shmstore unsubscribe {store.name} held`"):
                 held.seek(start)
         with pytest.raises(PositionNotFound, match="keeps 0 to 8"):
             held.seek(10)

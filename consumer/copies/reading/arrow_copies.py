@@ -32,7 +32,7 @@ class Dataset(Protocol):
 
 
 class ArrowCopy:
-    """A copy that `open` gives a dataset of: anew for each reading, so that it is the newest version."""
+    """A copy that `open` gives a dataset of: again for each reading, so that it is the newest version."""
 
     def __init__(self, open: Callable[[], Dataset], what: str) -> None:
         self._open, self._what = open, what

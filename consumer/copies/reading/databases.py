@@ -16,7 +16,7 @@ from shmstore.event import Column, TableSchema
 
 BATCH_ROWS = 10_000
 _NO_ROWS = "SELECT * FROM {} LIMIT 0"
-_PARAMETER = "\0"  # what stands for one until names with a percent sign in them are made safe
+_PARAMETER = "\0"  # what replaces one until names with a percent sign in them are made safe
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "integer", "bigint", "year", "bit")
 _MICROS = ("datetime", "timestamp", "time")
 # Types of keys that every database compares alike.

@@ -1,7 +1,7 @@
 """Delta: a copy of a table in Delta Lake, through delta-rs (package ``deltalake``): no jar, any version of Spark.
 
 Every commit carries its marks as Delta's application transactions: the query's id with the number of its last step, and the state of
-the copy. A replayed batch finds the steps that are done and goes on after them, whatever line the crash came at.
+the copy. A replayed batch finds the steps that are done and continues after them, whatever line the crash came at.
 
 The copy is never in memory whole: what Delta cannot do by its log alone (a column dropped, renamed or of another type: delta-rs has no
 column mapping) is rewritten, some rows at a time, and so are the rows of a copy that take the place of those in another.
@@ -161,7 +161,7 @@ class DeltaLakeTable:
         self._table = self._opened()
 
     def remove(self) -> None:
-        """Remove the table's folder; in an object store its files stay, for whoever cleans up there."""
+        """Remove the table's folder; in an object store its files stay, for the process that cleans up there."""
         if self._storage is None and "://" not in self._path:
             shutil.rmtree(self._path, ignore_errors=True)
         self._table = None

@@ -1,7 +1,7 @@
 """Parquet: a copy of a table in one Parquet file, replaced whole with every micro-batch that changes it.
 
 The file's own footer has the marks that say how far it is, so that rows and marks change in one rename, and a replayed
-batch is recognised. Whoever has the old file open reads it to its end.
+batch is recognized. The process that has the old file open reads it to its end.
 
 A batch is applied while the old file streams into the new one, a row group after the other: memory is bounded by a row group
 and the batch's own changes, however large the table. Every changed table is rewritten with each batch, so long triggers

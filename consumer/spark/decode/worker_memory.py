@@ -20,7 +20,7 @@ def settle() -> None:
     Spark, Arrow and NumPy, as long as a small task itself.
 
     Up to `KEPT_BYTES` of freed memory stay with the process: glibc gave them back after each piece, and had each page zeroed for the next
-    one, a tenth of a worker's time. Another C library goes on as it does.
+    one, a tenth of a worker's time. Another C library continues as it does.
     """
     gc.collect()
     gc.freeze()

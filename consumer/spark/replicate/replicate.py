@@ -3,7 +3,7 @@
 The query carries the events as they are (payload=raw), so that Spark moves bytes; they are decoded, reduced to the last
 change of each key and merged in `foreachBatch`, table by table. The copy of a table knows the last batch that it holds,
 so that a batch that Spark runs again changes nothing. A table whose rows only the server knows is read again, by a snapshot of
-that one table which is asked of the producer; the others go on meanwhile.
+that one table which is asked of the producer; the others continue meanwhile.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def replicate(
     the query starts and this returns: into Delta or Parquet, in folders that driver and executors see.
 
     Whatever a DDL does, a copy has its table's rows in the end: what only the server knows is read again, by a snapshot that is asked for;
-    what cannot be copied is set aside, which the log says, while the others go on. Each batch lands in each table once.
+    what cannot be copied is set aside, which the log says, while the others continue. Each batch lands in each table once.
     """
     given = {
         "store": store,

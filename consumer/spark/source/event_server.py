@@ -1,6 +1,6 @@
 """Events by Arrow Flight, for executors on other hosts than the store's.
 
-The process that owns the query's subscription listens. Whoever knows the query's token, which is sent in the partitions, may request a range of
+The process that owns the query's subscription listens. Every client that knows the query's token, which is sent in the partitions, may request a range of
 events; nothing but this query's store is served. With a certificate (`transportTlsCert`) they travel by TLS, and the partitions carry the
 certificate, which is all that executors trust; without one they travel in clear, as Spark's own blocks do without
 `spark.network.crypto.enabled`.

@@ -45,7 +45,7 @@ def read_table(spark: SparkSession, table: PartedTable, *, zero_dates: str = "fa
     """Return the rows of `table`, one of `shmstore.producer.ServerTables`, a partition for each of its parts.
 
     Each action reads them again, at or after the position that the table was opened at. `zero_dates` is ``fail`` or ``null``, as the
-    option `zeroDates`. Whoever streams the store's changes from event ``table.sequence`` on, into what was made of the rows, and puts each
+    option `zeroDates`. The process that streams the store's changes from event ``table.sequence`` on, into what was made of the rows, and puts each
     in place of the row with its key, has the table. The password travels to the executors; no plan and no log shows it.
     """
     if zero_dates not in ZERO_DATES:

@@ -177,7 +177,7 @@ class StreamReader(DataSourceStreamReader):
     def _again(self, call: Callable[[], Answer]) -> Answer:
         """Return what `call` returns, called again where its store was removed meanwhile: it then finds it restored.
 
-        So it is with failOnDataLoss=false where events went, or the subscription was evicted, while it ran: it then begins at the oldest event.
+        The same holds for failOnDataLoss=false where events went, or the subscription was evicted, while it ran: it then begins at the oldest event.
         """
         try:
             return call()

@@ -116,7 +116,7 @@ class SubscriptionOwner:
         """Release the subscription on SIGTERM, too: without a call before it, Spark ends this process so when a query stops."""
 
         def end(*_: object) -> None:
-            if self._closing:  # interrupted, it goes on: begun again in here it would wait for the locks that it holds
+            if self._closing:  # interrupted, it continues: begun again in here it would wait for the locks that it holds
                 return
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Spark sends two
             self.close()
@@ -236,7 +236,7 @@ class SubscriptionOwner:
             raise PositionNotFound(
                 f"the log of store {store.name!r} ends at event {store.newest}, and this query has read up to {offset}: the store's home was "
                 "replaced by an older copy, or its disk lost what it had taken. Take a snapshot of the query's tables, or set "
-                "failOnDataLoss=false to go on with the next event"
+                "failOnDataLoss=false to continue with the next event"
             )
         if here and (offset.seq + 1 >= store.oldest or (end and offset.of_group)):
             return offset.seq

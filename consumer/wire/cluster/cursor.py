@@ -1,4 +1,4 @@
-"""A client's cursor as it stands in ZooKeeper: where in the binlog the next active server goes on, whatever store it has.
+"""A client's cursor as it stands in ZooKeeper: where in the binlog the next active server continues, whatever store it has.
 
 The node is Canal's own, a `LogPosition` in JSON, so that Canal's servers and tools read it, and what they wrote is read here. Canal's
 position is the start of the last transaction's end, which it then sends again; so that ours does not, a member of our own, which

@@ -25,7 +25,7 @@ class StoredClient(NamedTuple):
 
 
 def stored_clients(hosts: str, destination: str, timeout: float = PATIENCE) -> list[StoredClient]:
-    """Return the clients of a destination. Raises `ZookeeperSilent`, and `ProtocolError` where what is there is no cursor."""
+    """Return the clients of a destination. Raises `ZookeeperSilent`, and `ProtocolError` where what exists is no cursor."""
     zookeeper = KazooClient(hosts, timeout=timeout)
 
     def value(path: str) -> bytes:

@@ -8,7 +8,7 @@
 Plan. One thread does all: it looks at the running nodes, makes them where there is none, and writes the cursors. That is also how it knows
 that its session lives: ZooKeeper cannot have expired it before the session's timeout has passed since the sending of a request that
 was answered. So after two thirds of that time without an answer this server is active no more, by its own clock, before another could be, and
-whatever state the connection seems to be in; the third that is left is for what is under way. The clock goes on while the host
+whatever state the connection seems to be in; the third that is left is for what is under way. The clock continues while the host
 sleeps.
 
 A cursor is written on the condition that its node has the version that this server left, or found when it began to serve the client: of
@@ -69,7 +69,7 @@ def reached_at(host: str, zookeeper: str) -> str:
 
 class Access(NamedTuple):
     """How ZooKeeper is spoken to. `ca` (a PEM file) turns TLS on, `certificate` and `key` are what this server shows; `login` is
-    USER:PASSWORD of ZooKeeper's digest scheme: with it, what this server writes nobody else may write over."""
+    USER:PASSWORD of ZooKeeper's digest scheme: with it, what this server writes no other client may write over."""
 
     ca: str = ""
     certificate: str = ""
@@ -130,7 +130,7 @@ class Registration:
     # ------------------------------------------------------------ for the server
 
     def start(self, address: tuple[str, int]) -> None:
-        """Register under `address`, as soon as ZooKeeper answers, and go on trying. Raises `ValueError` for hosts that cannot be."""
+        """Register under `address`, as soon as ZooKeeper answers, and continue trying. Raises `ValueError` for hosts that cannot be."""
         self._address = f"{address[0]}:{address[1]}"
         retry = KazooRetry(max_tries=-1, delay=0.1, max_delay=1.0, ignore_expire=True)
         quiet = logging.getLogger("shmstore.serve.zookeeper")
@@ -171,7 +171,7 @@ class Registration:
         connection._connect = connected
 
     def serves(self, destination: str) -> bool:
-        """True while this server is the active one of `destination`, and nobody else can be."""
+        """True while this server is the active one of `destination`, and no other client can be."""
         return self._owned.get(destination, (0, 0))[0] == self._session != 0 and clock() < self._good_until
 
     def term(self, destination: str) -> int:
@@ -185,7 +185,7 @@ class Registration:
     def read(self, client: Client) -> ClusterCursor | None:
         """The cursor of a client, which this server is to serve from here on; None where there is none. Blocks.
 
-        Raises `ZookeeperSilent`, and `ProtocolError` where what is there is no cursor.
+        Raises `ZookeeperSilent`, and `ProtocolError` where what exists is no cursor.
         """
         path = _cursor(client)
         try:
@@ -321,7 +321,7 @@ class Registration:
             ) from error
         except (KazooTimeoutError, KazooException) as error:
             raise ZookeeperSilent(
-                f"ZooKeeper at {self._hosts} does not answer ({type(error).__name__}): nobody is served until it does"
+                f"ZooKeeper at {self._hosts} does not answer ({type(error).__name__}): no client is served until it does"
             ) from error
 
     def _ask(self, send: Callable[[], Any]) -> Any:
@@ -450,7 +450,7 @@ class Registration:
             self._dirty.setdefault(client, cursor)
 
     def _look_again(self, client: Client, cursor: ClusterCursor) -> None:
-        """Somebody else wrote the cursor: write it once more if this server is the active one still."""
+        """Another client wrote the cursor: write it once more if this server is the active one still."""
         running = f"{_destination(client.destination)}/running"
         try:
             _, stat = self._ask(lambda: self._client.get_async(running))

@@ -1,6 +1,6 @@
 """Protobuf fields put together as text of one byte a character.
 
-ISO-8859-1 stands for bytes until an entry is whole: Python joins and formats text faster than bytes. Fields that hold
+ISO-8859-1 holds bytes until an entry is whole: Python joins and formats text faster than bytes. Fields that hold
 their default are left out, as proto3 does.
 """
 

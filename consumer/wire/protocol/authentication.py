@@ -2,7 +2,7 @@
 
 The server keeps hex(SHA1(SHA1(password))). A client that knows the seed of the handshake sends
 SHA1(password) XOR SHA1(seed + SHA1(SHA1(password))) as 40 hex digits; older clients and the Python ones send the
-password itself. Both are taken where they prove the password; nothing is said of which was wrong.
+password itself. Both are taken where they prove the password; nothing is given of which was wrong.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The protocol without I/O: bytes in, requests out; answers in, bytes out.
 
-Plan. A connection is in one of two states. What a packet does is said by one table, `TRANSITIONS`: (state, type) -> step;
+Plan. A connection is in one of two states. What a packet does is in one table, `TRANSITIONS`: (state, type) -> step;
 a pair that is not in it is answered with error 400 and the state stays. Steps that need no store (authentication, refusals)
 give their answer themselves; the others come out as requests for the server to carry out, one at a time and in order.
 
@@ -65,7 +65,7 @@ class Answer(NamedTuple):
 
 
 class Subscribe(NamedTuple):
-    """Begin, go on, or change the filter (None: keep the server's). Answer `granted`."""
+    """Begin, continue, or change the filter (None: keep the server's). Answer `granted`."""
 
     client: Client
     filter: str
@@ -78,7 +78,7 @@ class Unsubscribe(NamedTuple):
 
 
 class Get(NamedTuple):
-    """The next batch of `size` events or KiB. `wait`: 0.0 what is there, None until it is full, else seconds. Answer `batch`."""
+    """The next batch of `size` events or KiB. `wait`: 0.0 what exists, None until it is full, else seconds. Answer `batch`."""
 
     client: Client
     size: int

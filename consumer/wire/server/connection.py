@@ -142,7 +142,7 @@ class ClientSocket(asyncio.Protocol):
 
     @property
     def pending(self) -> bool:
-        """True where bytes have come that nobody has taken."""
+        """True where bytes have come that no client has taken."""
         return bool(self._chunks)
 
     def take(self) -> bytes:

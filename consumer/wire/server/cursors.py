@@ -49,7 +49,7 @@ class Cursors:
         return self.registration.peek(client) is not None
 
     def first_wanted(self, store: EventStore, mine: SubscriptionStat | None, cursor: ClusterCursor) -> int | None:
-        """The sequence at which a client goes on by its cursor; None where its subscription stands there. Raises as `resume.first_wanted`."""
+        """The sequence at which a client continues by its cursor; None where its subscription stands there. Raises as `resume.first_wanted`."""
         if mine is not None and cursor.epoch == store.epoch and mine.ack.sequence >= cursor.sequence:
             return None  # written here, and it counts whole transactions only
         until = time.monotonic() + PATIENCE
@@ -98,7 +98,9 @@ class Cursors:
         """Why a destination cannot be served here; empty where it can."""
         try:
             with self._attach(destination) as store:
-                return "" if store.has_log else f"store {store.name!r} has no log, so that nobody can go back to a cursor in it"
+                return (
+                    "" if store.has_log else f"store {store.name!r} has no log, so that no client can go back to a cursor in it"
+                )
         except ShmStoreError as error:
             return str(error)
 

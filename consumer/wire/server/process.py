@@ -36,7 +36,7 @@ async def run(settings: CanalSettings, stop: asyncio.Event | None = None) -> lis
         if settings.expose is not None:
             settings.expose(_read_in(loop, server.metrics.exposition))
         if not settings.credentials.password_hash and not is_loopback(server.address[0]):
-            _log.warning("whoever reaches %s:%s can read every store served: no password is set", *server.address)
+            _log.warning("every client that reaches %s:%s can read every store served: no password is set", *server.address)
         if settings.ready is not None:
             settings.ready(server.address)
         await stop.wait()

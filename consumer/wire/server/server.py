@@ -164,7 +164,7 @@ class CanalServer:
             )
 
     async def close(self) -> None:
-        """Close every connection and give up the subscriptions: their clients go on with the next server."""
+        """Close every connection and give up the subscriptions: their clients continue with the next server."""
         self._closing = True
         if self._listener is not None:
             self._listener.close()
@@ -208,7 +208,7 @@ class CanalServer:
             self.metrics.connections -= 1
             self._sessions.disconnected(socket)
             if socket.task is not None:
-                self._keep(socket.task)  # it ends by itself, unless the server does before
+                self._keep(socket.task)  # it ends on its own, unless the server does before
 
     async def converse(self, socket: ClientSocket) -> None:
         """Serve one connection until it ends."""
@@ -280,7 +280,7 @@ class CanalServer:
             socket.write(data)
 
     def _metrics_of(self, client: Client | None) -> ClientMetrics:
-        """The client's counters. Names that nobody subscribed share one set: they are anybody's to invent."""
+        """The client's counters. Names without a subscription share one set: they are anybody's to invent."""
         known = client is not None and client in self._sessions
         return self.metrics.client(client.destination, str(client.client_id)) if known and client else self.metrics.client("", "")
 
@@ -336,7 +336,7 @@ class CanalServer:
 
     async def _subscribe(self, socket: ClientSocket, request: Subscribe) -> bytes:
         client = request.client
-        # Compiled in a thread, and remembered: a long filter keeps nobody waiting.
+        # Compiled in a thread, and remembered: a long filter keeps no client waiting.
         await self._in_thread(compile_filter, request.filter)
         shared = await self._sessions.open(client, socket)
         async with SessionTurn(shared, socket), self._dropping(shared):
@@ -374,7 +374,7 @@ class CanalServer:
         if found is None:
             raise ProtocolError(f"clientId {request.client.client_id} is not subscribed any more")
         _log.info(
-            "store %r was removed and is there again: client %s goes on", request.client.destination, request.client.client_id
+            "store %r was removed and is there again: client %s continues", request.client.destination, request.client.client_id
         )
         return await self._get(socket, found, request)
 

@@ -1,6 +1,6 @@
 """The sessions of a server's clients: opened when a client asks for something, given back when none of its connections does.
 
-A session holds its client's subscription, which nobody else may read meanwhile: not another server of this host, nor a new connection that
+A session holds its client's subscription, which no other client may read meanwhile: not another server of this host, nor a new connection that
 a load balancer sent there. So it is given back a moment after the last connection that used it ended, or where a connection is open and
 asks nothing, after `CanalSettings.release_after`. The subscription stays, at its ack; the batches that the client holds are in its record file.
 """
@@ -135,7 +135,7 @@ class CanalSessions:
             self._audit.note(
                 Incident.TAKEOVER,
                 place,
-                f"client {client.client_id} of {client.destination!r} goes on here, after event {session.acked}, with "
+                f"client {client.client_id} of {client.destination!r} continues here, after event {session.acked}, with "
                 f"{len(session.outstanding)} batches not acked",
             )
         return session
@@ -196,7 +196,7 @@ class CanalSessions:
         most = self._settings.max_new_clients
         if len(login.new_clients) >= most:
             raise SubscriptionRefused(
-                f"this login has begun {most} client ids, all it may (--max-new-clients): go on with one of them, or unsubscribe one"
+                f"this login has begun {most} client ids, all it may (--max-new-clients): continue with one of them, or unsubscribe one"
             )
 
     def _cache(self, store: EventStore) -> EntryCache:
@@ -225,7 +225,7 @@ class CanalSessions:
     # ------------------------------------------------------------ end
 
     async def drop(self, shared: SharedSession) -> None:
-        """Forget a session whose store is lost, so that the next request finds the store's successor. For whoever has the turn."""
+        """Forget a session whose store is lost, so that the next request finds the store's successor. For the client that has the turn."""
         session, shared.session = shared.session, None
         if session is not None:
             self._caches.pop(session.store.name, None)  # what was in its memory alone may come again otherwise
@@ -244,7 +244,7 @@ class CanalSessions:
         except (SubscriptionLost, PositionNotFound, StoreError, ProtocolError) as error:
             if self.cursors is None and not isinstance(error, SubscriptionLost):
                 raise
-            shared = None  # it cannot go on here: all the more it may leave
+            shared = None  # it cannot continue here: all the more it may leave
             await self._in_thread(self._remove, client)
         if self.cursors is not None:
             await self._in_thread(self.cursors.forget, client)
@@ -279,7 +279,7 @@ class CanalSessions:
         login.sessions.clear()
 
     async def look_after(self) -> None:
-        """From time to time, without end: give back what nobody uses, and make durable what clients that ask nothing have acked."""
+        """From time to time, without end: give back what no client uses, and make durable what clients that ask nothing have acked."""
         while True:
             await asyncio.sleep(_LOOK)
             idle = [(client, shared) for client, shared in self._shared.items() if not shared.requests]
@@ -299,7 +299,7 @@ class CanalSessions:
         return not shared.requests and time.monotonic() - shared.used_at >= grace
 
     async def _release(self, client: Client, shared: SharedSession, still: Callable[[SharedSession], bool]) -> None:
-        """Give a session back, if it is `still` to be once nobody else has the turn."""
+        """Give a session back, if it is `still` to be once no other client has the turn."""
         async with shared.lock:
             if not still(shared):
                 return
@@ -320,5 +320,5 @@ class CanalSessions:
         await asyncio.gather(*ended)
 
     async def close(self) -> None:
-        """Give all of them back: their clients go on with the next server."""
+        """Give all of them back: their clients continue with the next server."""
         await asyncio.gather(*(self._release(client, shared, lambda _: True) for client, shared in self._shared.items()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 from weakref import WeakSet
 
-#: What `EntryCache.find` returns for an entry that is not there; None is an entry that nobody is sent.
+#: What `EntryCache.find` returns for an entry that is not there; None is an entry that no client is sent.
 MISSING: Final = b""
 
 

@@ -55,7 +55,7 @@ class Ready:
         self.bytes = 0
 
     def add(self, run: Run) -> None:
-        """Append `run`, which goes on where the last one ended."""
+        """Append `run`, which continues where the last one ended."""
         if not self._runs:
             self.next = run.first
         entries = [entry for entry in run.entries if entry is not None]

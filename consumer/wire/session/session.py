@@ -57,7 +57,7 @@ class ClientSession:
         first: int | None = None,
         transaction_entries: bool = True,
     ) -> None:
-        """Take `client`'s subscription in `store`, going on where it stood, or at the sequence `first`. The session owns `store` from here on.
+        """Take `client`'s subscription in `store`, continuing where it stood, or at the sequence `first`. The session owns `store` from here on.
 
         Raises what `EventStore.subscribe` raises.
         """
@@ -229,7 +229,7 @@ class ClientSession:
         return entries
 
     def _pass_dropped(self) -> None:
-        """Ack what the filter dropped at the front, so that a client that wants little holds up nobody."""
+        """Ack what the filter dropped at the front, so that a client that wants little holds up no reader."""
         ready = self._ready
         ready.skip()
         # With batches out, only the acks of those can free it.
@@ -335,11 +335,11 @@ class ClientSession:
 
     @property
     def record_number(self) -> int:
-        """The number of the record file, for whoever opens the client's next session: see `found_number`."""
+        """The number of the record file, for the client that opens the client's next session: see `found_number`."""
         return self._record_file.number
 
     def close(self) -> None:
-        """Give the subscription up; the client goes on from here with the next server. Idempotent."""
+        """Give the subscription up; the client continues from here with the next server. Idempotent."""
         if self.closed:
             return
         self.closed = True

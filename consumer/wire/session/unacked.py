@@ -12,7 +12,7 @@ Order, and what a crash in between leaves:
 
 The file is not synced to disk: it outlives a killed server and an orderly reboot. A power cut may take the end of the store's log with it,
 and what comes then has those sequences again: so after a reboot no batch counts as given, and its events are given again, under new ids;
-and the sequence where a client that unsubscribed goes on is one that was on disk.
+and the sequence where a client that unsubscribed continues is one that was on disk.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RecordFile:
         if home.epoch is None:
             home.make()
         with opened(home, self.path) as fd:
-            #: Rises with each write, whoever writes.
+            #: Rises with each write, no matter who writes.
             self.number, self.record = self._load(fd)
 
     def _load(self, fd: int) -> tuple[int, Record]:

@@ -1,7 +1,7 @@
 """Logs on disk side by side: what is put stays there, and a reader that comes later reads it from the beginning.
 
 A subject is made with a folder on the disk that is measured. `produce(events)` puts so many events of `EVENT` bytes, in batches of
-`BATCH`, as its users would who want them on disk soon and not each by itself; `consume(events)` then reads them all, in batches too, each
+`BATCH`, as its users would who want them on disk soon and not each on its own; `consume(events)` then reads them all, in batches too, each
 event addressable. Both return (seconds, seconds of CPU of the client). `server` is the process behind it, if there is one.
 """
 

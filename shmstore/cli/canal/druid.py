@@ -1,6 +1,6 @@
 """Passwords that druid's ``ConfigTools`` encrypted: RSA with the private key, so that the public key, which Canal is given, reads them.
 
-That hides a password from a glance and from nobody who has the file. PKCS #1 v1.5, block type 1; the key is X.509's SubjectPublicKeyInfo.
+That hides a password from a glance, not from a user who has the file. PKCS #1 v1.5, block type 1; the key is X.509's SubjectPublicKeyInfo.
 """
 
 from __future__ import annotations

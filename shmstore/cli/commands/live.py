@@ -39,7 +39,7 @@ def add(commands: Commands) -> None:
         "show stores live on a web page: what flows, how fast, who is behind, and the events",
         "  shmstore web\n"
         "  shmstore web orders --listen 0.0.0.0:9180 --password-file /run/web --tls-cert cert.pem --tls-key key.pem",
-        "It needs the right to read the stores, nothing else, holds nothing up, and reads nothing while nobody looks. The page loads "
+        "It needs the right to read the stores, nothing else, holds nothing up, and reads nothing while there is no viewer. The page loads "
         "nothing from elsewhere. Values of columns are masked unless --show-values is given; statements and the filter by text are, too.\n\n"
         "On 127.0.0.1 (the default) it is for this host alone; from another one, `ssh -L 9180:127.0.0.1:9180 HOST` brings it there. "
         "Where others reach it, give a password and TLS: --tls-cert and --tls-key, or a proxy in front of it that speaks TLS:\n"
@@ -63,7 +63,7 @@ def add(commands: Commands) -> None:
     what.add_argument(
         "--token-file",
         metavar="FILE",
-        help="let whoever knows the token in this file ask for snapshots and forget subscriptions (default: nobody)",
+        help="let clients that know the token in this file ask for snapshots and forget subscriptions (default: none)",
     )
     add_log_lines(sub)
 

@@ -55,7 +55,7 @@ def add(commands: Commands) -> None:
         "write a part of a log into a file, as `shmstore tail` prints it",
         "  shmstore log export orders orders.jsonl\n"
         "  shmstore log export orders --from 2026-01-31T12:00:00Z --to 4711 --format debezium - | gzip > orders.gz",
-        "A JSON document a line, oldest first, in the formats of `shmstore tail`. It holds nobody up, and ends at the newest event "
+        "A JSON document a line, oldest first, in the formats of `shmstore tail`. It holds no reader up, and ends at the newest event "
         "there was when it began. The file gets its name when it is whole.",
     )
     sub.add_argument("file", metavar="FILE", help="the file to write, replaced if it is there; - for stdout")

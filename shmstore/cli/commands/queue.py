@@ -50,7 +50,7 @@ def add(commands: Commands) -> None:
     sub.add_argument("--kind", default="kafka", help="kafka, redis, or what other packages bring (default: kafka)")
     where = sub.add_argument_group("The queue")
     where.add_argument("--brokers", required=True, metavar="ADDRESSES", help="where it is: HOST:PORT,HOST:PORT")
-    where.add_argument("--user", default="", help="user that logs in (default: nobody)")
+    where.add_argument("--user", default="", help="user that logs in (default: none)")
     where.add_argument("--password-file", metavar="FILE", help=f"file with the password; or set {PASSWORD}")
     where.add_argument(
         "--sasl", default="", metavar="MECHANISM", help="SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN (default: SCRAM-SHA-512)"

@@ -188,7 +188,7 @@ def flags(sub: Parser) -> None:
     operation.add_argument(
         "--metrics-password-file",
         metavar="FILE",
-        help="password that whoever reads them must give, read again when it changes; or set SHMSTORE_METRICS_PASSWORD",
+        help="password that a reader of them must give, read again when it changes; or set SHMSTORE_METRICS_PASSWORD",
     )
     add_log_lines(sub)
 

@@ -25,7 +25,7 @@ def add(commands: Commands) -> None:
     sub = commands.add(
         snapshot,
         "snapshot",
-        "ask a store's producer for the rows of tables, read while streaming goes on",
+        "ask a store's producer for the rows of tables, read while streaming continues",
         "  shmstore snapshot orders --tables 'shop.*,crm.users' --watch\n"
         "  shmstore snapshot orders --tables shop.orders --where \"created > '2026-01-01'\" --columns id,total",
         "The store's producer begins within about a second; if none is running, the next one does. The rows arrive "

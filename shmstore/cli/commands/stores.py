@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
         "list the stores of this host",
         "  shmstore ls",
         "A store with a log that is not in memory, as after a reboot, is listed as remembered, with what its home has. It is put "
-        "together again by whoever attaches to it: its producer, a reader, `shmstore stat`.",
+        "together again by the process that attaches to it: its producer, a reader, `shmstore stat`.",
         store=False,
     )
     sub.add_argument("--json", action="store_true", help="print one JSON document per store")
@@ -63,9 +63,9 @@ def add(commands: Commands) -> None:
     sub = commands.add(
         rm,
         "rm",
-        "remove a store that nobody uses",
+        "remove a store that no process uses",
         "  shmstore rm orders --log",
-        "Without --log only the memory of a store with a log goes: its home stays, and whoever attaches next puts the store "
+        "Without --log only the memory of a store with a log goes: its home stays, and the process that attaches next puts the store "
         "together again, events, sequences, readers and all.",
     )
     sub.add_argument("--log", action="store_true", help="remove its home too: the log, and what its readers have acked")
@@ -279,6 +279,6 @@ def rm(options: argparse.Namespace) -> int:
             kinds.remove(home)
     if kept and not options.log:
         say(
-            f"{home.path} stays, and store {options.store!r} comes back when somebody attaches to it; `shmstore rm {options.store} --log` removes it"
+            f"{home.path} stays, and store {options.store!r} comes back when a process attaches to it; `shmstore rm {options.store} --log` removes it"
         )
     return 0

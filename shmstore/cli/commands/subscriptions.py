@@ -52,7 +52,7 @@ def add(commands: Commands) -> None:
         "forget a subscription and what it has acked, so that nothing is kept for it any more",
         "  shmstore unsubscribe orders audit",
         "In a store without a log it also ends the producer's waiting for that reader. To let a reader leave out what it has not "
-        "read, and go on, see `shmstore seek`.",
+        "read, and continue, see `shmstore seek`.",
     )
     sub.add_argument("name", metavar="NAME", help="name of the subscription, as `shmstore stat` shows it")
 
@@ -95,7 +95,7 @@ def seek(options: argparse.Namespace) -> int:
         text = "everything put so far is behind it" if waits <= 0 else f"{waits:,} events wait for it"
         at = store.peek(acked + 1, limit_events=1) if waits > 0 else None
         where = f", {place_text(at.position_of(acked + 1))}" if at and at.slots["entry"][0] else ""
-    print(printable(f"{options.name} goes on at event {acked + 1}{where}: {text}"))
+    print(printable(f"{options.name} continues at event {acked + 1}{where}: {text}"))
     return 0
 
 

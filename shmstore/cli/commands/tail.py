@@ -29,7 +29,7 @@ def add(commands: Commands) -> None:
         "print a store's events, one JSON document per line",
         "  shmstore tail orders | jq .\n"
         "  shmstore tail orders --tables 'shop.*' --format debezium --subscription export >> changes.jsonl",
-        "Without --subscription it only looks: it delays nobody, reads the store's log where the ring has moved on, and "
+        "Without --subscription it only looks: it delays no reader, reads the store's log where the ring has moved on, and "
         "counts on stderr what was removed before it was printed (in a store without a log, what every reader had acked). "
         "With --subscription each batch is acked once it is written, the store keeps what was not, and the next run "
         "continues after it.\n\n"

@@ -42,7 +42,7 @@ def add(commands: Commands) -> None:
         "  SHMSTORE_PASSWORD=... shmstore verify --host db1 --store orders --copy 'delta:/lake/{database}/{table}'",
         "It takes the options of produce, which name the source and the store; no lock is taken, and nothing is written to the server. "
         "Both sides are read once; rows whose keys changed meanwhile, as the store's events say, are compared again by themselves. "
-        "Broken off, by Ctrl-C or a kill, the same command goes on where it was.\n"
+        "Broken off, by Ctrl-C or a kill, the same command continues where it was.\n"
         "Exit codes: 0 equal, 1 something differs or could not be compared, 2 an error that says what to do.",
         store=False,
         fill=flags,
@@ -141,7 +141,7 @@ def verify(options: argparse.Namespace) -> int:
                     print(_document(one) if options.json else "\n".join(map(printable, _lines(one))), flush=True)
         except (KeyboardInterrupt, Stopped):
             shown.clear()
-            say("stopped; the same command goes on where it was")
+            say("stopped; the same command continues where it was")
             return ended(came) or 130
     odd = [each for each in found if not each.equal]
     if odd and options.repair:

@@ -293,7 +293,7 @@ def test_snapshots() -> None:
 @pytest.mark.parametrize(
     ("changed", "state", "says", "fix"),
     [
-        ({}, "ok", "nobody is subscribed", ""),
+        ({}, "ok", "there is no subscription", ""),
         ({"producer_alive": False}, "bad", "no producer runs", "shmstore produce --store a"),
         ({"stream": StreamStat(False, NOW)}, "bad", "no link to mysql://db1", "shmstore doctor"),
         ({"subscriptions": (reader(state="lost"),)}, "bad", "'audit' was evicted", "shmstore seek a audit earliest"),
@@ -431,7 +431,7 @@ def test_the_host_has_the_worst_of_its_stores() -> None:
     assert said() == ("warn", "there are no stores here")
     assert said(homes=[at_home("a")]) == ("idle", "store 'a': not in memory, only in its home")
     assert said(homes=[at_home("a"), at_home("b")]) == ("idle", "2 stores are in their homes, and none in memory")
-    assert said(stat(), homes=[at_home("b")]) == ("ok", "all is well; nobody is subscribed; 1 more in its home")
+    assert said(stat(), homes=[at_home("b")]) == ("ok", "all is well; there is no subscription; 1 more in its home")
     assert said(stat(), stat()._replace(name="b"), homes=[at_home("c"), at_home("d")]) == (
         "ok",
         "all 2 stores are well; 2 more in their homes",

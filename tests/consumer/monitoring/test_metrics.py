@@ -193,7 +193,7 @@ def test_health_is_progress() -> None:
     waits = good._replace(space_wanted=3, stream=StreamStat(True, heard_ms=old, put_ms=now - 1000))
     assert problems([waits]) == []
     (stuck,) = problems([waits._replace(stream=StreamStat(True, heard_ms=old, put_ms=old))])
-    assert stuck == "store 'a': nothing was put for 65 s: nobody is subscribed: let a reader come"
+    assert stuck == "store 'a': nothing was put for 65 s: there is no subscription: let a reader come"
     (lost,) = problems([good._replace(subscriptions=(subscription("x"), subscription("y", "lost")))])
     assert lost == (
         "store 'a': subscription 'y' was evicted: forget it with `shmstore unsubscribe a y`, and subscribe again or take a snapshot"

@@ -56,7 +56,7 @@ def test_a_driver_ends_with_its_jvm(
             for each in kept:
                 os.close(each)
     last = (tmp_path / "log").read_text().splitlines()[-1]
-    assert f"shmstore: Spark's JVM has ended (signal {sent:d}): the same command goes on" in last
+    assert f"shmstore: Spark's JVM has ended (signal {sent:d}): the same command continues" in last
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -62,7 +62,7 @@ def test_a_reader_that_falls_behind(store: EventStore, caplog: pytest.LogCapture
     away, reads = lines(caplog)
     here = f"store '{store.name}': subscription "
     assert re.fullmatch(
-        rf"{here}'(slow|away)' \((read by pid {os.getpid()}|nobody reads it)\) has fallen behind the ring, by 510 events of \d+ bytes in all: "
+        rf"{here}'(slow|away)' \((read by pid {os.getpid()}|no process reads it)\) has fallen behind the ring, by 510 events of \d+ bytes in all: "
         "it reads from the log",
         reads,
     )

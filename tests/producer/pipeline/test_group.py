@@ -209,7 +209,7 @@ def test_a_full_ring_is_told(two: dict[str, Server], caplog: pytest.LogCaptureFi
         store.subscribe("idle").close()
         execute(two["g1"], "g1", "CREATE TABLE held (id INT)", *[f"INSERT INTO held VALUES ({i})" for i in range(20)])
         wait_for(lambda: store.stat().space_wanted is not None, "a full ring")
-        wait_for(lambda: "subscription 'idle' (nobody reads it) has acked" in caplog.text, "a line in the log")
+        wait_for(lambda: "subscription 'idle' (no process reads it) has acked" in caplog.text, "a line in the log")
         run.stop()
 
 

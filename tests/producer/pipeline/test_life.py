@@ -217,12 +217,12 @@ def test_failover(flavor: str, tmp_path: Path) -> None:
             execute(replica, "d", "INSERT INTO t (a) VALUES (99)", "DELETE FROM t WHERE id = 1", "INSERT INTO u (a) VALUES (2)")
             execute(replica, "d", altered[1].replace(" t ", " u "), "INSERT INTO u (a) VALUES (3)")
             with EventStore.attach(run.settings.store) as store:
-                wait_for(lambda: not run.alive or _ends_like(replica, store), "the stream to go on at the replica")
+                wait_for(lambda: not run.alive or _ends_like(replica, store), "the stream to continue at the replica")
             assert run.stop().reconnects >= 1
             execute(replica, "d", "INSERT INTO u (a) VALUES (4)")
             again = Running(run.settings)  # it goes on with the history of its new server
             with EventStore.attach(run.settings.store) as store:
-                wait_for(lambda: not again.alive or _ends_like(replica, store), "the stream to go on after a restart")
+                wait_for(lambda: not again.alive or _ends_like(replica, store), "the stream to continue after a restart")
             again.stop()
             tables = follower.finish().tables
             assert tables["t"] == select_table(replica, "d", "t")

@@ -187,7 +187,7 @@ def test_stops_while_the_ring_is_full(
             execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY, a INT)")
             execute(any_server, database, *[f"INSERT INTO t VALUES ({i}, 0)" for i in range(20)])
             wait_for(lambda: store.stat().space_wanted is not None, "a full ring")
-            wait_for(lambda: "subscription 'idle' (nobody reads it) has acked nothing" in caplog.text, "a line in the log")
+            wait_for(lambda: "subscription 'idle' (no process reads it) has acked nothing" in caplog.text, "a line in the log")
         began = time.monotonic()
         summary = run.stop()
         assert time.monotonic() - began < 10

@@ -126,7 +126,7 @@ def test_a_wait_is_told(store: EventStore, caplog: pytest.LogCaptureFixture, clo
         assert waiter.put(9, 2, looks=20)
     (warning,) = said(caplog, logging.WARNING)
     assert re.search(rf"store '{store.name}' has had no free space for 2 events of \d+ bytes for", warning)
-    reader = "nobody reads it" if closed else r"read by pid \d+"
+    reader = "no process reads it" if closed else r"read by pid \d+"
     assert re.search(
         rf"subscription 'slow' \({reader}\) has acked nothing of 7: .*`shmstore unsubscribe {store.name} slow`$", warning
     )

@@ -67,7 +67,7 @@ def die_many_times(
                         progress is not None and (done(progress) >= until or bool(progress.tasks and not progress.open))
                     )
 
-                wait_for(far, "the snapshot to go on")
+                wait_for(far, "the snapshot to continue")
                 time.sleep(r.uniform(0, 0.05))
                 assert process.poll() is None, "the producer ended by itself"
                 process.send_signal(signal.SIGKILL)

@@ -243,7 +243,7 @@ def test_a_part_survives_kill_9(any_server: Server, database: str, tmp_path: Pat
         for number in range(kills):
             with killable(any_server, store, tmp_path, *words) as process:
                 most = rows // chunk * (number + 1) // (kills + 1)
-                wait_for(partial(far, process, chance.randint(max(1, most - 10), most)), "the snapshot to go on")
+                wait_for(partial(far, process, chance.randint(max(1, most - 10), most)), "the snapshot to continue")
                 assert process.poll() is None
                 process.send_signal(signal.SIGKILL)
             assert done() >= before

@@ -86,7 +86,7 @@ def test_stat_shows_the_log(logged: EventStore, state: Path) -> None:
         re.MULTILINE,
     )
     assert f"written    up to {EVENTS - 1:,}, on disk up to {EVENTS - 1:,}\n" in text
-    assert f"keeps for  subscription 'slow' (nobody reads it) has acked up to 99 of {EVENTS - 1:,}: 2,900 events, " in text
+    assert f"keeps for  subscription 'slow' (no process reads it) has acked up to 99 of {EVENTS - 1:,}: 2,900 events, " in text
     log = json.loads(run("stat", logged.name, "--json"))["log"]
     assert (log["oldest"], log["written"], log["synced"], log["size"]) == (0, EVENTS - 1, EVENTS - 1, 16 << 20)
     assert log["files"] == 3 * len(names(state, logged.name))
@@ -285,12 +285,12 @@ def test_an_export_that_is_ended(logged: EventStore, tmp_path: Path, number: sig
 def test_seek(logged: EventStore) -> None:
     """`seek` moves a stopped reader back and forth, in each form of a place, and says where it stands; not one that reads."""
     name = logged.name
-    assert run("seek", name, "slow", "2999") == "slow goes on at event 2999, binlog.000001:3003: 1 events wait for it\n"
-    assert run("seek", name, "slow", "latest") == "slow goes on at event 3000: everything put so far is behind it\n"
-    assert run("seek", name, "slow", "earliest").startswith("slow goes on at event 0, binlog.000001:4: 3,000 events")
-    assert run("seek", name, "slow", "binlog.000001:1000").startswith("slow goes on at event 997, ")
+    assert run("seek", name, "slow", "2999") == "slow continues at event 2999, binlog.000001:3003: 1 events wait for it\n"
+    assert run("seek", name, "slow", "latest") == "slow continues at event 3000: everything put so far is behind it\n"
+    assert run("seek", name, "slow", "earliest").startswith("slow continues at event 0, binlog.000001:4: 3,000 events")
+    assert run("seek", name, "slow", "binlog.000001:1000").startswith("slow continues at event 997, ")
     moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(FIRST_MS // 1000 + 1234))
-    assert run("seek", name, "slow", moment).startswith("slow goes on at event 1234, ")
+    assert run("seek", name, "slow", moment).startswith("slow continues at event 1234, ")
     with logged.subscribe("slow") as slow:
         assert slow.get(limit_events=1, timeout=0).first == 1234
         assert "has a reader" in run("seek", name, "slow", "latest", code=2)
@@ -321,7 +321,7 @@ def test_rm_says_that_the_home_stays(logged: EventStore, state: Path) -> None:
     code, out, complaint = ran("rm", name)
     assert (code, out) == (0, "")
     assert complaint == (
-        f"shmstore: {home} stays, and store {name!r} comes back when somebody attaches to it; `shmstore rm {name} --log` removes it\n"
+        f"shmstore: {home} stays, and store {name!r} comes back when a process attaches to it; `shmstore rm {name} --log` removes it\n"
     )
     assert f"only remembered in {home}: `shmstore rm {name} --log` removes that" in run("rm", name, code=2)
     assert left(name) == []

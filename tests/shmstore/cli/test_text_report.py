@@ -72,7 +72,7 @@ def test_a_producer_that_waits_for_free_space_is_seen(make: Callable[..., EventS
     assert store.stat().space_wanted == 1
     free = next(line for line in text_report.page(store.stat()).splitlines() if line.startswith("free"))
     assert free.endswith(
-        "; the producer waits for free space: subscription 'slow' (nobody reads it) has acked up to 0 of 7: start its reader, "
+        "; the producer waits for free space: subscription 'slow' (no process reads it) has acked up to 0 of 7: start its reader, "
         f"move it with `shmstore seek {store.name} slow latest`, or forget it with `shmstore unsubscribe {store.name} slow`"
     )
     slow = store.subscribe("slow")
@@ -87,7 +87,7 @@ def test_a_producer_that_ended_waits_for_nothing(make: Callable[..., EventStore]
     with pytest.raises(StoreFull):
         store.put(b"x", timeout=0)
     seen = attach()
-    assert text_report.page(seen.stat()).count("the producer waits for free space: nobody is subscribed") == 1
+    assert text_report.page(seen.stat()).count("the producer waits for free space: there is no subscription") == 1
     store.close()
     assert seen.stat().space_wanted is None
 

@@ -194,7 +194,7 @@ def test_damage_is_named(ending: str, offset: int, fresh: bool, tmp_path: Path) 
             lambda first, _: files.record_at(first),
         ):
             with pytest.raises(
-                StoreCorrupt, match=re.escape(f"{path} is damaged: events 28 to 31 ") + r".*log verify store.*to 32 goes on"
+                StoreCorrupt, match=re.escape(f"{path} is damaged: events 28 to 31 ") + r".*log verify store.*to 32 continues"
             ):
                 call(first, 59)
     assert files.extent(22, 100, None, ddl_alone=False) == 27

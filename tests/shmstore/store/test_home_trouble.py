@@ -209,7 +209,7 @@ def test_a_home_removed_under_a_living_producer(name: str) -> None:
         store.put([b"one", b"two"])
         assert store.sync() == 1
         shutil.rmtree(Home.of(name).path)
-        with pytest.raises(StoreFull, match=r"somebody removed its files.*shmstore rm --log"):
+        with pytest.raises(StoreFull, match=r"a process removed its files.*shmstore rm --log"):
             put_on(store)
         log = store.stat().log
         assert log is not None

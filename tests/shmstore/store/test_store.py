@@ -125,7 +125,7 @@ def test_what_nobody_subscribed_to_is_kept_for_the_first(make):
     """Before anybody subscribes events are kept, up to the capacity; the first subscriber gets them all."""
     store = make(capacity=4)
     store.put([b"1", b"2", b"3", b"4"])
-    with pytest.raises(StoreFull, match="nobody"):
+    with pytest.raises(StoreFull, match="there is no subscription"):
         store.put(b"5", timeout=0)
     reader = store.subscribe("a")
     assert contents(reader.get(timeout=0)) == [b"1", b"2", b"3", b"4"]
@@ -400,7 +400,7 @@ def test_clear_discards_for_all(make):
 
 
 def test_clear_without_subscriptions(make):
-    """clear discards what is kept while nobody is subscribed, too."""
+    """clear discards what is kept while there is no subscription, too."""
     store = make(capacity=4)
     store.put([b"1", b"2", b"3", b"4"])
     store.clear()

@@ -261,7 +261,7 @@ def test_unsubscribing_the_last_lets_a_producer_go_on_that_it_held_up(make, atta
     other.unsubscribe("slow")
     assert waiting.result(60) == 4
     assert store.put([b"6", b"7", b"8"], timeout=0) == 7
-    with pytest.raises(StoreFull, match="nobody is subscribed"):
+    with pytest.raises(StoreFull, match="there is no subscription"):
         store.put(b"9", timeout=0)
     assert contents(other.subscribe("next").get(timeout=0)) == [b"5", b"6", b"7", b"8"]
 

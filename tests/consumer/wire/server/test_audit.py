@@ -183,7 +183,7 @@ def test_takeovers(
         with closing(RawClient(server.port, store.name)) as client:
             assert client.subscribe().error_code == 0
     assert (count(one, Incident.TAKEOVER), count(two, Incident.TAKEOVER)) == (1, 1)
-    assert len(lines("goes on here")) == 2
+    assert len(lines("continues here")) == 2
 
 
 def test_the_log_of_a_stranger(new_server: NewServer, store: EventStore, lines: Callable[[str], list[str]]) -> None:
