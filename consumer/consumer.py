@@ -12,7 +12,7 @@ With ``auto_ack=False`` the first two ack nothing either: only `Consumer.ack` do
 its events are processed: a generator (a dlt resource, a Dagster asset) asks for the next batch while its caller still has the last.
 
 A store with a log that was removed under its reader (by an administrator, or at the end of a login session) is restored
-from its home, and the reader goes on at its ack, as after a rollback.
+from its home, and the reader continues at its ack, as after a rollback.
 
 When in doubt an event is delivered again, never lost. For exactly once, commit the store's epoch and ``batch.last`` in the same transaction
 as your rows, after `Consumer.sync`, and begin with `Consumer.resume`.
@@ -282,7 +282,7 @@ class Consumer:
             self.subscription.ack(batch)
 
     def attach_again(self, closed: StoreClosed) -> bool:
-        """Attach to the store that is restored from its home, and go on at the ack; return False where `stop` ended the wait for it.
+        """Attach to the store that is restored from its home, and continue at the ack; return False where `stop` ended the wait for it.
         Raises `closed` where it is not to be had, or is no longer the same."""
         before, name = self.store, self.subscription.name
         acked = self._acked  # of one that was closed it raises StoreClosed, too

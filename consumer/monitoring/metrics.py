@@ -214,7 +214,7 @@ def _tables(families: Families, store: str, counts: TableCounts) -> None:
 def look(names: Sequence[str] = (), *, all_reasons: bool = False) -> tuple[list[StoreStat], dict[str, str]]:
     """Look at the stores `names`, or at all that are in memory here; return what they are, and for each that cannot be read, why.
 
-    Of stores that nobody named those are left out that are removed, or of another user, unless `all_reasons` says so; not a store of this
+    Of stores that no process named those are left out that are removed, or of another user, unless `all_reasons` says so; not a store of this
     user's that cannot be read, such as one of another version. None is restored from its home.
     """
     found, missing = [], {}

@@ -164,7 +164,7 @@ class RedisStreams:
                 raise
 
     def _go_back(self, client: Any) -> None:
-        """Take the mark back: a part of the batch is not in, since somebody put another kind of value where a stream was. All of it comes again."""
+        """Take the mark back: a part of the batch is not in, since a process put another kind of value where a stream was. All of it comes again."""
         if self._mark is None:
             client.hdel(self._progress, self._reader)
         else:

@@ -80,7 +80,7 @@ class SlotFlag(IntFlag):
 
 
 class StoreState(IntEnum):
-    """Life of a segment. REMOVED tells those still attached that somebody removed the store, UNLINKED that the file is not there any more,
+    """Life of a segment. REMOVED tells those still attached that a process removed the store, UNLINKED that the file is not there any more,
     by whatever hand: a store with a log is restored then."""
 
     LIVE = 1

@@ -30,7 +30,7 @@ def remove(
             held.enter_context(AppendLock.take(home, FLUSHING))  # a producer that has just learned that the store is gone
         found = kinds.remove(home) or found
         if has_log:
-            with suppress(StoreNotFound):  # restored meanwhile; from here on nobody can
+            with suppress(StoreNotFound):  # restored meanwhile; from here on no process can
                 segment.unlink(name, path=path, force=True)
     if not found:
         raise StoreNotFound(f"no store {name!r}, in memory or in {home.path}: `shmstore ls` lists the stores of this host")

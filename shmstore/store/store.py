@@ -474,7 +474,7 @@ class EventStore(StoreView):
         """Change the sizes of a store with a log, durably; None leaves one as it is. Return whether all of them hold already.
 
         Those of the log do at once. The ring keeps its own until the store is restored from its home: after a reboot, or with
-        `unlink` and `attach` once nobody uses it (`in_use`). Raises `StoreError` for a store without a log, or where the memory would not
+        `unlink` and `attach` once no process uses it (`in_use`). Raises `StoreError` for a store without a log, or where the memory would not
         be there; `ValueError` as `create`.
         """
         self._check_open()

@@ -50,7 +50,7 @@ class StoreView:
         restore: bool = True,
     ) -> Self:
         """Look at a store by name; one that has a log and is not in memory is restored from its home, in the directory `state`,
-        unless `restore` is False: then it is not found, as for whoever looks at all stores every few seconds.
+        unless `restore` is False: then it is not found, as for a viewer that looks at all stores every few seconds.
 
         Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where the right to read is missing.
         """
@@ -157,7 +157,7 @@ class StoreView:
 
     @property
     def lost(self) -> bool:
-        """True where its memory was removed, by whomever. A store with a log is restored by whoever attaches next."""
+        """True where its memory was removed, by whomever. A store with a log is restored by the process that attaches next."""
         return self.segment.removed or not self.segment.linked
 
     @property

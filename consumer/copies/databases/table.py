@@ -1,7 +1,7 @@
 """DatabaseTable: the copy of one table, a table of a database.
 
 Rows in the table `MARKS`, written in the transaction that writes the rows, are the copy's marks: how far each query is, so that a batch that comes
-again is recognised, and the state of the copy. What reads them first owns the copy until the transaction ends: another process that writes to the
+again is recognized, and the state of the copy. What reads them first owns the copy until the transaction ends: another process that writes to the
 same copy waits there, and then sees by the marks what is done.
 
 Where a table's primary key changes, its copy holds the same rows at that moment, each with its own value of the new key, so the copy's key is
