@@ -6,6 +6,7 @@ import ast
 import importlib
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -59,7 +60,7 @@ def test_extras() -> None:
     assert {"mysql", "spark", "server", "all", "dev"} <= set(extras)
     named = re.fullmatch(r"shmstore\[([a-z,]+)\]", extras["all"][0])
     assert named
-    assert set(named[1].split(",")) == set(extras) - {"all", "dev", "docs"}
+    assert set(named[1].split(",")) == set(extras) - {"all", "dev"}
     assert set(metadata.metadata("shmstore").get_all("Provides-Extra") or []) == set(extras)
 
 
@@ -156,6 +157,20 @@ def test_the_folders_are_no_packages_of_their_own(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 1
     assert done.stderr.endswith(f"ImportError: import shmstore.{name} instead of {name}\n")
+
+
+def test_an_installation_without_a_compiler_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What cannot be compiled is left out, and named on a line that says what it costs and what to do."""
+    from setuptools import Distribution, Extension
+
+    found = runpy.run_path(str(ROOT / "setup.py"))
+    (tmp_path / "broken.c").write_text("this is not C\n")
+    broken = Extension("shmstore.native.hot", [str(tmp_path / "broken.c")], optional=True)
+    command = found["BuildAndWarn"](Distribution({"ext_modules": [broken]}))
+    command.build_temp = command.build_lib = str(tmp_path)
+    command.ensure_finalized()
+    command.run()
+    assert "warning: shmstore: shmstore.native.hot could not be compiled, so pure Python runs" in capfd.readouterr().err
 
 
 def test_what_is_installed() -> None:
