@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from shmstore.consumer.copies.arrow_copies import parquet
 
 from scripts.benchmarks import measure, snapshot
 from shmstore import EventStore, StoreNotFound, StoreView
+from shmstore.consumer.copies.reading.arrow_copies import parquet
 from shmstore.encoding.arrow import arrow_type
 from shmstore.producer import Settings
 from shmstore.producer.connection.session import connect

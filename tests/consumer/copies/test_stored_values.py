@@ -1,4 +1,4 @@
-"""shmstore.consumer.copies.stored_values: an Arrow column as the stored values that its Python values have."""
+"""shmstore.consumer.copies.reading.stored_values: an Arrow column as the stored values that its Python values have."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from decimal import Decimal, localcontext
 
 import pyarrow as pa
 import pytest
-from shmstore.consumer.copies.stored_values import stored, stored_column
 
+from shmstore.consumer.copies.reading.stored_values import stored, stored_column
 from shmstore.event import Column
 
 
