@@ -61,7 +61,7 @@ def keep_planned(home: Home, subscription: str, end: tuple[int, int] | None) -> 
 
 
 def planned_end(home: Home, subscription: str, epoch: int) -> int:
-    """Return the last event that `keep_planned` wrote in this epoch; -1 where there is none, or what is there cannot be read."""
+    """Return the last event that `keep_planned` wrote in this epoch; -1 where there is none, or what exists cannot be read."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         found, sequence = planned_in(home.path / f"{check_name(subscription)}{PLANNED}")
         return sequence if found == epoch else -1

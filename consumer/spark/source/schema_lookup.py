@@ -44,7 +44,7 @@ def find_table(options: SourceOptions) -> TableSchema:
 
 
 def _first_to_read(store: EventStore, options: SourceOptions) -> int:
-    """The first event that the query reads: a query continues behind what its subscription acked, a new one begins where it is told.
+    """The first event that the query reads: a query continues behind what its subscription acked, a new one begins where its option says.
 
     Spark before 4.2 does not say that the last micro-batch of a run is done; one that ended in front of a DDL is taken to be. Where that is wrong, the
     query says so at its first micro-batch, and is planned from its ack when it is started again.

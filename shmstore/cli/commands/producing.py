@@ -43,7 +43,7 @@ def add(commands: Commands) -> None:
         "produce from every source of a configuration file (shmstore.toml)",
         "  shmstore run --config shmstore.toml",
         "Options given here apply to every source; --source NAME runs that one alone. Sources that name the same "
-        "store run as one producer. A source that fails is tried again by itself, and the others go on; if it still fails in the end, "
+        "store run as one producer. A source that fails is tried again on its own, and the others continue; if it still fails in the end, "
         "or none could be read at all, the exit code is 2. SIGHUP, and `shmstore reload STORE`, read the file again: filters change at the end of a "
         "transaction.",
         store=False,
