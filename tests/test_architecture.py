@@ -61,9 +61,9 @@ LAYERS = {
             "formats",
             "table_choice turn",
             "collector consumer",
-            "copies",
             "tail",
             "monitoring",
+            "copies",
         ),
         *("wire", "flight", "live", "queues", "spark"),
     ),
@@ -74,7 +74,8 @@ LAYERS = {
             "reading schema_evolution target",
             "targets",
             "copy databases initial_rows",
-            "copy_set",
+            "copy_set kinds",
+            "copying",
         ),
     ),
     "shmstore.consumer.monitoring": ("health table_counts", "metrics"),
@@ -113,7 +114,9 @@ PUBLIC = {
     "shmstore.home.definitions": "Definition DefinitionsFile definitions_in position_in sources_of",
     "shmstore.home.home": "Home May state_directory",
     "shmstore.home.lines": "LinesFile",
-    "shmstore.home.reader_state": "batches_path copies_aside keep_aside keep_planned opened planned_end",
+    "shmstore.home.reader_state": (
+        "CopiesBatch batches_path copies_aside keep_aside keep_batch keep_planned kept_batch opened planned_end"
+    ),
     "shmstore.home.snapshots": (
         "ENTERED Progress ProgressFile REPLACING SnapshotRequest TableProgress Task cancel_snapshot new_id "
         "request_snapshot snapshot_status snapshot_waits"
@@ -154,6 +157,7 @@ OWNERS = {
     "py4j": ("consumer/spark/",),
     "pyarrow": ("shmstore/encoding/", "consumer/spark/", "consumer/remote/", "consumer/flight/", "consumer/copies/"),
     "deltalake": ("consumer/copies/targets/delta.py", "consumer/copies/reading/arrow_copies.py"),
+    "duckdb": ("consumer/copies/targets/duckdb.py", "consumer/copies/reading/duckdb_file.py"),
     "psycopg": ("consumer/copies/",),
     "pyiceberg": ("consumer/copies/reading/arrow_copies.py",),
     "google": ("consumer/wire/protocol/",),

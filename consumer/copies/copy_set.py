@@ -17,7 +17,7 @@ from typing import Any
 
 from shmstore import StoreView
 from shmstore.consumer.collector import no_collector
-from shmstore.consumer.copies.change_reduction import CannotCopy, CannotFollow, Columns, collect
+from shmstore.consumer.copies.change_reduction import CannotCopy, CannotFollow, Columns, collect, target_fields
 from shmstore.consumer.copies.copied_tables import CopiedTables
 from shmstore.consumer.copies.copy import Copy
 from shmstore.consumer.copies.target import Target
@@ -124,6 +124,36 @@ class CopySet:
         for name, request in waiting:  # now that the copies' state is kept; asked for again, it is the same request
             self._ask(name, request)
         return rows
+
+    def planned(self) -> list[str]:
+        """Return a line for each table that is known now: the copy that there is, or the one that its rows would create. Nothing is changed."""
+        definitions = {one.name: one.schema for one in DefinitionsFile(self._home).read()}
+        lines = []
+        with self._target.transaction():
+            for (database, table), schema in sorted(definitions.items()):
+                name = f"{database}.{table}"
+                if schema is None or not self._selection.wants(database, table):
+                    continue
+                try:
+                    path = self.path(database, table)
+                    if self._target.table(path, name).exists:
+                        lines.append(f"{name}: the copy {path} is there")
+                        continue
+                except CannotCopy as error:
+                    lines.append(f"{name}: no copy: {error}")
+                    continue
+                keys = self._keys.get(name) or tuple(schema.columns[i].name for i in schema.primary_key)
+                columns = ", ".join(f"{field.name} {field.type}" for field in target_fields(schema))
+                lines.append(
+                    f"{name}: would create {path} ({columns}), key {', '.join(keys)}"
+                    if keys
+                    else f"{name}: no copy: it has no primary key; give --key '{name}=COLUMN'"
+                )
+        return lines
+
+    def close(self) -> None:
+        """Close what the target has open; the next batch opens it again."""
+        self._target.close()
 
     def _columns_before(self, source: str | None, name: tuple[str, str], ddl: Header, fresh: bool) -> Columns:
         """The columns that a DDL found, as the store's producer wrote them down, or else, where the copy is as it was before it, as that has them."""

@@ -7,8 +7,10 @@ import threading
 from collections.abc import Callable, Iterable
 
 from shmstore import ShmStoreError, StoreView
+from shmstore.clock import calendar_ms
 from shmstore.consumer.copies.copied_tables import CopiedTables
 from shmstore.home.snapshots import Progress, new_id, request_snapshot, snapshot_status
+from shmstore.units import span
 
 _LOOK_SECONDS = 1.0
 _log = logging.getLogger(__name__)
@@ -32,12 +34,15 @@ class InitialRows(threading.Thread):
         tables = selection.tables
         self._tables = [*tables.wanted, *(f"!{pattern}" for pattern in (*tables.left_out, *there))]
         self._ending = threading.Event()
+        self.finished = False  # all rows are in the store
+        self.failed = False  # nothing was asked for
 
     def run(self) -> None:
         """Wait for the query's subscription: what is put from then on reaches it. Then ask, and look until the rows are in the store."""
         try:
             self._ask_and_look()
         except Exception as error:  # the query continues, and no other process would say that rows are missing
+            self.failed = True
             _log.exception(
                 "initial rows cannot be asked for, so copies begin without them: shmstore snapshot %s asks: %s",
                 self._selection.store,
@@ -60,7 +65,8 @@ class InitialRows(threading.Thread):
             if line and line != said:
                 _log.info("%s", line)
                 said = line
-            if line.endswith("done"):
+            if line.endswith("done") and progress is not None and not progress.open:  # nor rows that an earlier run asked for
+                self.finished = True
                 return
 
     def _rest(self) -> bool:
@@ -87,5 +93,9 @@ def _line(progress: Progress | None, request: str) -> str:
         wrong = f"; failed: {', '.join(failed)}" if failed else ""
         return f"initial rows: {len(tasks)} tables, {rows:,} rows in the store{wrong}: done"
     about = sum(max(task.estimate, task.progress.rows) for task in tasks if task.began_ms)
-    now = next((f", now {task.database}.{task.table} of about {task.estimate:,}" for task in left if task.began_ms), "")
+    now, clock = "", calendar_ms()
+    for task in [task for task in left if task.began_ms][:1]:
+        seconds = task.left(clock)
+        time = "" if seconds is None else f", {span(seconds)} left"
+        now = f", now {task.database}.{task.table} of about {task.estimate:,}{time}"
     return f"initial rows: {len(tasks) - len(left)} of {len(tasks)} tables, {rows:,} of about {about:,} rows begun{now}"

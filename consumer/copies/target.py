@@ -9,7 +9,7 @@ Errors, by what they concern:
     CopyRefuses    one copy cannot take it, and reading again is no use: the copy is set aside
     CannotCopy     one table can have no copy here: the others can
     CannotFollow   all of the run: the target is not what the command asks for
-    TargetFailed   all of the run: the target cannot be reached, or refused a statement; the same command continues later
+    TargetFailed   all of the run: the target cannot be reached, or refused a statement; the same batch is tried again
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from shmstore.event import TableSchema
 
 class TargetFailed(ValueError):
     """The target cannot be reached, or refused a statement. One line, without secrets."""
+
+
+class TargetBusy(TargetFailed):
+    """Another process has the target: it is tried again until that process leaves it."""
 
 
 class TargetTable(Protocol):
@@ -78,7 +82,7 @@ class Target(Protocol):
         """One transaction over all copies, where the target has such: what the body did is kept, or, where it raised, nothing of it."""
 
     def close(self) -> None:
-        """Close what is open. Idempotent."""
+        """Close what is open, also where nothing comes for a moment: the next transaction opens it again. Idempotent."""
 
 
 class RowFile(NamedTuple):

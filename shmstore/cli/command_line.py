@@ -20,6 +20,7 @@ MODULES = {
     "verify": ("verify",),
     "tail": ("tail",),
     "queue": ("queue",),
+    "replicate": ("replicate",),
     "serve": ("serve",),
     "spark": ("spark",),
     "stores": ("ls", "stat", "check", "create", "rm"),

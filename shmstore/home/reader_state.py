@@ -2,6 +2,7 @@
 
 SUBSCRIPTION.copies-aside    written by a query that keeps copies: those that do not follow their tables now
 SUBSCRIPTION.planned         written by a typed query of Spark 4.0 or 4.1: the end of a micro-batch in front of a DDL
+SUBSCRIPTION.copies-batch    written by the process that keeps copies (`shmstore.consumer.copies.copying`): the batch that it applies, or applied last
 SUBSCRIPTION.batches         written by the server of canal's protocol, in place: the batches that a client was given
                              (`shmstore.consumer.wire.session.unacked` draws it)
 """
@@ -13,14 +14,15 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from shmstore.errors import refused
-from shmstore.home.home import FIX, Home
+from shmstore.errors import StoreError, refused
+from shmstore.home.home import FIX, Home, May
 from shmstore.memory.segment import check_name
 
 ASIDE: Final = ".copies-aside"
 PLANNED: Final = ".planned"
+BATCH: Final = ".copies-batch"
 BATCHES: Final = ".batches"
 FORMAT: Final = 1
 
@@ -72,6 +74,46 @@ def planned_in(path: Path) -> tuple[int, int]:
     """Return the epoch and the event in one such file. Raises OSError, and what a damaged one raises: ValueError, KeyError, TypeError."""
     value = json.loads(path.read_text())
     return int(value["epoch"]), int(value["sequence"])
+
+
+class CopiesBatch(NamedTuple):
+    """Batch `number` of the `query` that keeps copies in `target`: events `first` to `last` of the store's life `epoch`."""
+
+    query: str
+    target: str
+    number: int
+    epoch: int
+    first: int
+    last: int
+
+
+def keep_batch(home: Home, subscription: str, batch: CopiesBatch, may: May | None = None) -> None:
+    """Write which events the batch has that is to be applied now. Raises `StoreError`, and what `may` raises."""
+    content = json.dumps({"shmstore_copies_batch": FORMAT, **batch._asdict()}).encode()
+    home.replace(home.path / f"{check_name(subscription)}{BATCH}", content, "batch of copies", may)
+
+
+def kept_batch(home: Home, subscription: str) -> CopiesBatch | None:
+    """Return what `keep_batch` wrote; None where there is none. Raises `StoreError` where it cannot be read."""
+    path = home.path / f"{check_name(subscription)}{BATCH}"
+    try:
+        return batch_in(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"{path}, which says how far the copies of subscription {subscription!r} are, cannot be read: {error!r}; where the file is lost, "
+            f"`shmstore unsubscribe` it, and begin again with new rows (--snapshot) in a new target"
+        ) from error
+
+
+def batch_in(path: Path) -> CopiesBatch:
+    """Return the batch in one such file. Raises OSError, and what a damaged one raises: ValueError, KeyError, TypeError."""
+    value = json.loads(path.read_text())
+    if value["shmstore_copies_batch"] != FORMAT:
+        raise ValueError(f"it is not of format {FORMAT}")
+    number, epoch, first, last = [int(value[name]) for name in ("number", "epoch", "first", "last")]
+    return CopiesBatch(str(value["query"]), str(value["target"]), number, epoch, first, last)
 
 
 def batches_path(home: Home, subscription: str) -> Path:

@@ -76,23 +76,6 @@ def log_store(request: pytest.FixtureRequest, store_name: str, state: Path) -> I
                 yield made, f"grpc://127.0.0.1:{server.port}/{made.name}"
 
 
-def test_duckdb(log_store: tuple[EventStore, str], binlog: Binlog, tmp_path: Path) -> None:
-    """The view is the table as it is now; a batch that was written and not acked is not written again."""
-    module, path = example("duckdb_copy"), str(tmp_path / "orders.duckdb")
-    store, address = log_store
-    put_orders(store, binlog)
-    with module.open_file(path) as database:
-        write_and_die(Consumer(store, "duckdb"), lambda batch: module.write(database, store.epoch, batch))
-    assert store.subscriptions()[0].ack.sequence == -1
-    store.put(binlog.insert(order_row(6)))
-    module.run(address, path, timeout=0)
-    assert store.subscriptions()[0].lag_events == 0
-    with module.open_file(path) as database:
-        assert database.execute("SELECT count(*) FROM changes").fetchone() == (8,)
-        found = database.execute("SELECT id, total FROM orders ORDER BY id").fetchall()
-    assert found == [(key, Decimal(key).scaleb(-2)) for key in (1, 4, 5, 6)]
-
-
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
     """One server for the module."""
@@ -149,8 +132,9 @@ def test_retries(store: EventStore, binlog: Binlog, tmp_path: Path) -> None:
 
 def test_every_example_is_tested() -> None:
     """Each program in examples/ is run by a test, here or with Spark, and named in the folder's README."""
-    tests = Path(__file__).read_text() + (EXAMPLES.parent / "tests/consumer/spark/test_examples.py").read_text()
+    elsewhere = ("tests/consumer/spark/test_examples.py", "tests/consumer/copies/test_json_target.py")
+    tests = Path(__file__).read_text() + "".join((EXAMPLES.parent / path).read_text() for path in elsewhere)
     readme: Any = (EXAMPLES / "README.md").read_text()
     for path in sorted(EXAMPLES.glob("*.py")):
-        assert f'example("{path.stem}")' in tests or path.stem == "database", path.name
+        assert f'example("{path.stem}")' in tests or f"examples/{path.name}" in tests or path.stem == "database", path.name
         assert path.name in readme

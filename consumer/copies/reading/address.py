@@ -1,18 +1,23 @@
-"""Where copies are, as one text: ``delta:/lake/{database}/{table}``, ``sqlite:FILE#{table}``, ``postgresql://USER@HOST/DB#{table}``."""
+"""Where copies are, as one text: ``delta:/lake/{database}/{table}``, ``duckdb:///FILE``, ``sqlite:FILE#{table}``, ``postgresql://USER@HOST/DB#{table}``.
+
+Behind ``delta://`` and ``parquet://`` is the path itself (``delta:///lake`` is /lake). A file of a database is written as SQLAlchemy does: behind
+``duckdb:///`` is the path, so that one that begins with a slash has four.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 from shmstore.consumer.copies.database_url import KINDS as DATABASES
 from shmstore.consumer.copies.database_url import server_url, without_secrets
 from shmstore.errors import did_you_mean
 
-KINDS = ("delta", "parquet", "iceberg", *DATABASES)
+KINDS = ("delta", "parquet", "iceberg", "duckdb", *DATABASES)
 FORMS = (
-    "delta:PATH or URL, parquet:PATH, iceberg:PATH or CATALOG, sqlite:FILE, postgresql://USER@HOST:PORT/DATABASE or "
-    "mysql://USER@HOST:PORT/DATABASE; {database} and {table} stand for the source's. Of a database or catalog, #NAME behind it names the "
-    "table (default: #{table}, of MySQL and Iceberg #{database}.{table})"
+    "delta:PATH or URL, parquet:PATH, iceberg:PATH or CATALOG, duckdb:///FILE, sqlite:FILE, postgresql://USER@HOST:PORT/DATABASE or "
+    "mysql://USER@HOST:PORT/DATABASE; {database} and {table} stand for the source's; a folder without them is that of {database}/{table}. Of a "
+    "database or catalog, #NAME behind it names the table (default: #{table}, of DuckDB, MySQL and Iceberg #{database}.{table})"
 )
 
 
@@ -36,6 +41,11 @@ class CopyAddress(NamedTuple):
 
         return CopyAddress(self.kind, filled(self.place), filled(self.name))
 
+    @property
+    def absolute(self) -> str:
+        """The place as it is called from any folder."""
+        return self.place if "://" in self.place else os.path.abspath(self.place)
+
 
 def parse(text: str) -> CopyAddress:
     """Return the address that `text` is. Raises ValueError."""
@@ -44,7 +54,12 @@ def parse(text: str) -> CopyAddress:
     if kind not in KINDS or not colon or not place:
         raise ValueError(f"{shown!r} is not a copy location: give {FORMS}{did_you_mean(kind, KINDS)}")
     name = ""
-    if kind in ("delta", "parquet") or (kind == "iceberg" and "/" in place):
+    if kind in ("delta", "parquet"):
+        place = place.removeprefix("//")
+        if "{table}" not in place:
+            place = f"{place.rstrip('/')}/{{database}}/{{table}}"
+        return CopyAddress(kind, place, name)
+    if kind == "iceberg" and "/" in place:
         if "{table}" not in place:
             raise ValueError(
                 f"{shown!r} names one place for all copies: put {{table}} into it, and {{database}} if there are several"
@@ -53,6 +68,8 @@ def parse(text: str) -> CopyAddress:
     place, _, name = place.partition("#")
     if kind == "iceberg":
         return CopyAddress(kind, place, name or "{database}.{table}")
+    if kind == "duckdb":
+        return CopyAddress(kind, place.removeprefix("///"), name or "{database}.{table}")
     if kind == "sqlite":
         return CopyAddress(kind, place, name or "{table}")
     if not place.startswith("//"):

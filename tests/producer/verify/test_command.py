@@ -134,7 +134,7 @@ def test_repair_asks_for_the_rows_of_what_differs(
             "say which subscription feeds the copies (--subscription; the store has none), or that none does any more (--at-rest)",
         ),
         (("--copy", "dleta:/lake/{table}"), "'dleta:/lake/{table}' is not a copy location: give delta:PATH or URL"),
-        (("--copy", "delta:/lake"), "'delta:/lake' names one place for all copies: put {table} into it"),
+        (("--copy", "iceberg:/lake"), "'iceberg:/lake' names one place for all copies: put {table} into it"),
         (("--copy", "mysql:db1"), "'mysql:db1' names no server: give mysql://USER@HOST:PORT"),
         (("--copy", "mysql://db1#t"), "#t names a table without its database"),
     ],
@@ -181,6 +181,11 @@ def test_a_command_for_postgresql() -> None:
 def test_addresses() -> None:
     """Placeholders are filled in the place and in the table's name; names of tables have defaults."""
     assert parse("delta:s3://lake/{database}/{table}").of("shop", "orders") == ("delta", "s3://lake/shop/orders", "")
+    for text in ("delta:/lake", "delta:///lake", "delta:/lake/"):
+        assert parse(text).of("shop", "orders") == ("delta", "/lake/shop/orders", "")
+    assert parse("parquet://lake").of("shop", "orders") == ("parquet", "lake/shop/orders", "")
+    assert parse("duckdb:///a.duckdb").of("shop", "orders") == ("duckdb", "a.duckdb", "shop.orders")
+    assert parse("duckdb:////data/a.duckdb#{table}").of("shop", "orders") == ("duckdb", "/data/a.duckdb", "orders")
     assert parse("iceberg:/w/{database}/{table}").of("shop", "orders") == ("iceberg", "/w/shop/orders", "")
     assert parse("iceberg:prod").of("shop", "orders") == ("iceberg", "prod", "shop.orders")
     assert parse("sqlite:/data/a.db").of("shop", "orders") == ("sqlite", "/data/a.db", "orders")

@@ -23,7 +23,7 @@ from shmstore.home.control import RELOAD, ControlFiles, Wish
 from shmstore.home.definitions import DefinitionsFile, sources_of
 from shmstore.home.home import LOCK, Home
 from shmstore.home.kinds import KINDS, files_of, problems
-from shmstore.home.reader_state import keep_aside, keep_planned
+from shmstore.home.reader_state import CopiesBatch, keep_aside, keep_batch, keep_planned
 from shmstore.home.snapshots import Progress, ProgressFile, SnapshotRequest
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.settings import Settings
@@ -49,6 +49,7 @@ def fill(home: Home) -> None:
     RecordFile(home, "canal-7")
     keep_aside(home, "r", ["shop.orders"])
     keep_planned(home, "r", (1, 2))
+    keep_batch(home, "r", CopiesBatch("q", "duckdb:/copy.duckdb", 0, home.epoch or 1, 0, 1))
     ProgressFile(home).save(Progress(1))
     ProgressFile(home).ask(SnapshotRequest("12345678", ("shop.*",)))
     control = ControlFiles(home)

@@ -10,16 +10,17 @@ import pytest
 from deltalake import DeltaTable
 
 from shmstore import EventStore
-from shmstore.consumer.spark import Lag, LagListener, replicate
+from shmstore.consumer.spark import Lag, LagListener, Replication, replicate
+from shmstore.consumer.spark.callbacks import CallFailed
+from shmstore.consumer.spark.options import SourceOptions
 from tests.consumer.spark.events import Binlog, order_row
-
-pytestmark = pytest.mark.spark
 
 
 class PanicException(BaseException):
     """As PyO3 raises for a panic in Rust: no `Exception`."""
 
 
+@pytest.mark.spark
 def test_a_panic_in_a_batch_ends_the_query(spark: Any, store: EventStore, binlog: Binlog, tmp_path: Path) -> None:
     """With its name and text in the query's error, within seconds; a listener that panics holds up neither a query nor the end of the session."""
 
@@ -40,3 +41,32 @@ def test_a_panic_in_a_batch_ends_the_query(spark: Any, store: EventStore, binlog
     assert replicate(spark, target=str(tmp_path / "c/{database}/{table}"), format="delta", **given).awaitTermination(60)
     spark.streams.removeListener(listener)
     assert DeltaTable(tmp_path / "c/shop/orders").to_pyarrow_table().num_rows == 1
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt(), type("PanicException", (BaseException,), {})("a panic")])
+def test_nothing_that_a_call_of_sparks_raises_is_without_an_answer(
+    raised: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """py4j answers after an `Exception` alone: what is none becomes one, with its name and text."""
+
+    def fail(self: Any, session: Any) -> str:
+        raise raised
+
+    monkeypatch.setattr(Replication, "_query_of", fail)
+    copy = Replication(SourceOptions.parse({"store": "none"}), "unused/{database}/{table}", "parquet")
+
+    class Frame:
+        sparkSession = None
+
+    with pytest.raises(CallFailed, match=type(raised).__name__) as caught:
+        copy(Frame(), 0)  # type: ignore[arg-type]
+    assert caught.value.__cause__ is raised
+
+
+def test_an_option_of_another_format_is_refused() -> None:
+    """What only Delta has is not taken silently for Parquet."""
+    options = SourceOptions.parse({"store": "none"})
+    with pytest.raises(ValueError, match="optimize=5"):
+        Replication(options, "unused/{database}/{table}", "parquet", optimize=5)
+    with pytest.raises(ValueError, match="storage options are for object stores"):
+        Replication(options, "unused/{database}/{table}", "parquet", storage={"A": "b"})

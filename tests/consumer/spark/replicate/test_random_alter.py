@@ -12,18 +12,18 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pymysql
 import pytest
-from deltalake import DeltaTable
 
 from shmstore import EventStore
 from shmstore.cli.commands.snapshot import page
 from shmstore.consumer.copies import copy as copies_
+from shmstore.consumer.copies.copy_set import CopySet
 from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.replicate.replicate import Replication
 from shmstore.home.snapshots import request_snapshot, snapshot_status, snapshot_waits
 from tests.consumer.copies.databases.servers import Copies, copies
+from tests.consumer.copies.lakes import FORMATS, LocalCopies, read
 from tests.consumer.spark.comparison import selected, texts, types_of
 from tests.producer.running import running, wait_for_position
 from tests.servers.server import Server
@@ -301,7 +301,7 @@ class Follower:
         self.restarts = 0.1
         self.replication = self.start()
 
-    def start(self) -> Replication:
+    def start(self) -> CopySet:
         options = SourceOptions.parse(
             {
                 "store": self.run.settings.store,
@@ -314,36 +314,45 @@ class Follower:
             return Replication(options, self.copies.address, password=self.copies.password)
         if self.format == "iceberg":
             return Replication(options, "lake.{database}.{table}", "iceberg", session=self.spark)
-        return Replication(options, f"{self.folder}/{self.format}/{{database}}/{{table}}", self.format)
+        return LocalCopies(
+            self.folder / self.format,
+            self.format,
+            store=self.run.settings.store,
+            subscription=f"copies_{self.format}",
+            zero_dates="null",
+            state=self.run.settings.state,
+        )
 
     def apply(self, payloads: list[bytes], batch: int) -> None:
         while True:
             try:
                 self.replication.apply(payloads, "q", batch)
             except Killed:
+                self.replication.close()
                 self.replication = self.start()
                 continue
             if self.choose.random() >= self.restarts:
                 return
+            self.replication.close()
             self.replication = self.start()  # killed before Spark's commit log
 
     def exists(self, table: str) -> bool:
         """Whether there is a copy."""
         return any(name == table and copy._target.exists for (_, _, name), copy in self.replication._copies.items())
 
-    def held(self, path: str) -> pa.Table:
+    def held(self, database: str, table: str) -> pa.Table:
         """A copy's rows."""
-        if self.format == "iceberg":
-            self.spark.catalog.refreshTable(path)
-            return self.spark.table(path).toArrow()
-        return DeltaTable(path).to_pyarrow_table() if self.format == "delta" else pq.read_table(path)
+        if isinstance(self.replication, LocalCopies):
+            return read(self.replication, self.format, table, database)
+        path = self.replication.path(database, table)
+        self.spark.catalog.refreshTable(path)
+        return self.spark.table(path).toArrow()
 
     def read(self, database: str, table: str, types: dict[str, str]) -> tuple[set[str], list[tuple[str, ...]]]:
         if self.copies is not None:
             names, rows = self.copies.held(table, types)
         else:
-            path = self.replication.path(database, table)
-            held = self.held(path)
+            held = self.held(database, table)
             names = sorted(held.column_names)
             rows = list(zip(*[held.column(name).to_pylist() for name in names], strict=True))
         return set(names), texts(names, types, rows)
@@ -578,7 +587,7 @@ ONLY_MARIADB = [
 def test_each_form_of_alter(request: pytest.FixtureRequest, kind: str, tmp_path: Path, rows_between: bool) -> None:
     """A table for each form, whose rows the copies have when its ALTER comes, with or without changes behind it in the same batch."""
     server, forms = request.getfixturevalue(kind), FORMS + ONLY_MARIADB * (kind == "mariadb")
-    formats = ["delta", "parquet"] if rows_between else [{"mariadb": "parquet", "mysql": "delta"}[kind]]
+    formats = FORMATS if rows_between else {"mariadb": ["parquet", "duckdb"], "mysql": ["delta"]}[kind]
     with lake(server, kind, f"forms_{kind}", tmp_path, random.Random(1), formats, {}, None) as made:
         author = made.author
         for follower in made.followers:
@@ -617,7 +626,7 @@ def test_copies_equal_select_after_random_alters(
     request: pytest.FixtureRequest, kind: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever a DDL does to rows, columns and keys, also with more changes before, between and behind, and with kills."""
-    check(request.getfixturevalue(kind), kind, f"alters_{kind}", tmp_path, seed, monkeypatch, ["delta", "parquet"], 12)
+    check(request.getfixturevalue(kind), kind, f"alters_{kind}", tmp_path, seed, monkeypatch, FORMATS, 12)
 
 
 @pytest.mark.server
@@ -650,5 +659,5 @@ def test_hundreds_of_random_alters_also_in_databases(
         folder = tmp_path / str(number)
         folder.mkdir()
         with databases(["postgresql", "sqlite", kind], server, folder) as targets:
-            formats = ["delta", "parquet", *targets]
+            formats = [*FORMATS, *targets]
             check(server, kind, f"alters_{kind}_{number}", folder, seed + number, monkeypatch, formats, 60, targets)

@@ -12,11 +12,8 @@ import pytest
 from shmstore import Column, EventType, TableSchema
 from shmstore.consumer.copies import copy as copies_
 from shmstore.consumer.copies.copy import Copy
-from shmstore.consumer.copies.reading import arrow_copies
-from shmstore.consumer.spark.callbacks import CallFailed
-from shmstore.consumer.spark.replicate.replicate import Replication
+from tests.consumer.copies.lakes import FORMATS, apply, as_verify_reads, exists, move_away, read, replication, rows
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
-from tests.consumer.spark.replicate.test_replicate import FORMATS, apply, read, replication, rows
 
 HELPERS = [
     "_valid_from",
@@ -31,7 +28,6 @@ HELPERS = [
     "s",
     "t",
 ]
-COPIED = {"parquet": arrow_copies.parquet, "delta": arrow_copies.delta}
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +52,7 @@ def test_columns_may_have_the_names_of_our_helpers(tmp_path: Path, binlog: Binlo
         apply(copy, batch, binlog.insert(row, table=table) if old is None else binlog.update((old, row), table=table), extra)
         assert rows(copy, format) == wanted, f"seed {seed}"
     assert not copy.aside
-    found = COPIED[format](copy.path("shop", "orders")).rows(table)
+    found = as_verify_reads(copy).rows(table)
     assert sorted(row for piece in found for row in piece) == sorted(wanted.values())
     apply(
         replication(tmp_path, format),
@@ -195,31 +191,11 @@ def test_a_history_that_was_moved_away_begins_again(tmp_path: Path, binlog: Binl
             binlog.insert(order_row(2)),
         )
         assert copy.aside == ["shop.orders"]
-        Path(copy.path("shop", "orders")).rename(lake / "moved")
+        move_away(copy)
         copy = replication(lake, format, history=history)
         apply(copy, 1, binlog.insert(order_row(3)))
-        there = Path(copy.path("shop", "orders")).exists()
+        there = exists(copy)
         assert ({row["id"] for row in read(copy, format).to_pylist()} if there else set()) == wanted
-
-
-@pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt(), type("PanicException", (BaseException,), {})("a panic")])
-def test_nothing_that_a_call_of_sparks_raises_is_without_an_answer(
-    raised: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """py4j answers after an `Exception` alone: what is none becomes one, with its name and text."""
-
-    def fail(self: Any, session: Any) -> str:
-        raise raised
-
-    monkeypatch.setattr(Replication, "_query_of", fail)
-    copy = replication(Path("unused"), "parquet")
-
-    class Frame:
-        sparkSession = None
-
-    with pytest.raises(CallFailed, match=type(raised).__name__) as caught:
-        copy(Frame(), 0)  # type: ignore[arg-type]
-    assert caught.value.__cause__ is raised
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -237,9 +213,9 @@ def test_copies_of_dropped_tables_go_where_that_is_asked_for(
         apply(copy, 1, binlog.insert(order_row(5)), ddl)
     assert rows(kept, format) == {}
     assert "remove_dropped=True" in caplog.text
-    assert not Path(going.path("shop", "orders")).exists()
+    assert not exists(going)
     apply(replication(tmp_path / "going", format, remove_dropped=True), 1, insert, ddl)
-    assert not Path(going.path("shop", "orders")).exists()
+    assert not exists(going)
     apply(going, 2, again)
     assert set(rows(going, format)) == {2}
     apply(going, 3, last)

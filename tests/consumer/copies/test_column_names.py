@@ -10,8 +10,8 @@ import pytest
 from shmstore import Column, Event, EventType, TableSchema
 from shmstore.home.definitions import Definition, DefinitionsFile
 from shmstore.home.home import Home
+from tests.consumer.copies.lakes import FORMATS, apply, read, replication, rows
 from tests.consumer.spark.events import Binlog
-from tests.consumer.spark.replicate.test_replicate import FORMATS, apply, read, replication, rows
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Copies of tables: what `Replication` makes of events, without a Spark in between."""
+"""The contract of targets: what each kind makes of events, in copies that are read again."""
 
 from __future__ import annotations
 
@@ -16,15 +16,11 @@ from deltalake import DeltaTable
 
 from shmstore import ABSENT, Column, EntryType, Event, EventType, Row, TableSchema
 from shmstore.consumer.copies.targets import delta, parquet
-from shmstore.consumer.spark.options import SourceOptions
-from shmstore.consumer.spark.replicate.replicate import Replication
-from shmstore.encoding.codec import encode
 from shmstore.home.home import Home
 from shmstore.home.reader_state import copies_aside
 from shmstore.home.snapshots import ProgressFile
+from tests.consumer.copies.lakes import FORMATS, apply, exists, hidden, read, replication, rows
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
-
-FORMATS = ["parquet", "delta"]
 
 
 @pytest.fixture(autouse=True)
@@ -33,27 +29,7 @@ def _home(caplog: pytest.LogCaptureFixture, state: Path) -> None:
     caplog.set_level(logging.INFO, "shmstore")
 
 
-def replication(tmp_path: Path, format: str, **named: Any) -> Replication:
-    options = {"store": "none", "subscription": named.pop("subscription", "spark")}
-    return Replication(SourceOptions.parse(options), str(tmp_path / "lake/{database}/{table}"), format, **named)
-
-
-def apply(copy: Replication, batch: int, *transactions: list[Event], query: str = "q") -> None:
-    copy.apply([encode(event) for events in transactions for event in events], query, batch)
-
-
-def read(copy: Replication, format: str, table: str = "orders") -> pa.Table:
-    path = copy.path("shop", table)
-    return DeltaTable(path).to_pyarrow_table() if format == "delta" else pq.read_table(path)
-
-
-def rows(copy: Replication, format: str, table: str = "orders") -> dict[Any, tuple[Any, ...]]:
-    found = [tuple(row.values()) for row in read(copy, format, table).to_pylist()]
-    assert len({row[0] for row in found}) == len(found), "a key is there twice"
-    return {row[0]: row for row in found}
-
-
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ["parquet", "delta"])
 @pytest.mark.parametrize(
     "name",
     [
@@ -265,7 +241,7 @@ def test_what_only_the_server_knows_is_read_again(
     apply(copy, 6, *last)
     apply(copy, 7, binlog.insert((*order_row(4), 4), table=new))
     assert rows(copy, format) == wanted | {4: (*order_row(4), 4)}
-    assert not list(Path(copy.path("shop", "orders")).glob("_next*"))
+    assert not hidden(copy)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -499,7 +475,7 @@ def test_a_snapshot_of_a_part_is_not_taken_for_a_whole_one(tmp_path: Path, binlo
     assert (set(rows(copy, format)), copy.aside) == ({1, 2}, [])
     empty = replication(tmp_path / "empty", format)
     apply(empty, 0, binlog.read("whole", order_row(1), partial="rows"))
-    assert not Path(empty.path("shop", "orders")).exists()
+    assert not exists(empty)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -508,9 +484,7 @@ def test_a_key_that_is_no_date_sets_a_copy_aside(
 ) -> None:
     """zeroDates=null makes NULL of it, which would be no key: then no delete would find its row."""
     days = TableSchema("shop", "days", (Column("day", "date", nullable=False), Column("n", "int")), (0,))
-    copy = Replication(
-        SourceOptions.parse({"store": "none", "zeroDates": "null"}), str(tmp_path / "lake/{database}/{table}"), format
-    )
+    copy = replication(tmp_path, format, zero_dates="null")
     apply(copy, 0, binlog.insert((date(2026, 1, 1), 1), table=days))
     apply(copy, 1, binlog.insert(("0000-00-00", 2), table=days))
     assert copy.aside == ["shop.days"]
@@ -613,7 +587,3 @@ def test_a_delta_copy_is_optimized_now_and_then(tmp_path: Path, binlog: Binlog) 
     assert len(DeltaTable(copy.path("shop", "orders")).file_uris()) <= 2
     apply(replication(tmp_path, "delta"), 10, binlog.delete(order_row(3)))
     assert set(rows(copy, "delta")) == set(range(11))
-    with pytest.raises(ValueError, match="optimize=5"):
-        replication(tmp_path, "parquet", optimize=5)
-    with pytest.raises(ValueError, match="storage options are for object stores"):
-        replication(tmp_path, "parquet", storage={"A": "b"})

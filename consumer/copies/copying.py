@@ -1,0 +1,197 @@
+"""Copying: a subscription into copies, batch by batch, in a process without Spark.
+
+Plan. Which events a batch has is written into the store's home before it is applied (`keep_batch`), and the batch is acked after that:
+
+    home   batch N of this query has events first..last
+    copies its steps, each with marks of N in the same transaction
+    ack    up to last
+
+A process that was killed at any line finds the last batch in the home. Where its events come again, the batch is applied again with the same
+number and the same events, however they are cut now, and each copy passes over the steps that its marks say are done. So nothing is
+applied twice, and nothing is left out.
+
+The home's file is written under the subscription's own right (`Subscription.may_write`): a process that lost the subscription cannot move the batch
+of the next owner. Where both apply the same batch, the marks decide.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final
+
+from shmstore import Batch, EventStore, StoreClosed, Subscription
+from shmstore.consumer.consumer import Consumer
+from shmstore.consumer.copies.change_reduction import CannotFollow
+from shmstore.consumer.copies.copy_set import CopySet
+from shmstore.consumer.copies.target import TargetBusy, TargetFailed
+from shmstore.consumer.monitoring.metrics import Families
+from shmstore.home.reader_state import CopiesBatch, keep_batch, kept_batch
+
+FIRST_PAUSE: Final = 0.2  # seconds before a batch that the target did not take is tried again; twice as long each time
+LONGEST_PAUSE: Final = 30.0
+IDLE_SECONDS: Final = 0.5  # without an event, after which the target is closed: others may open a file then
+
+_log = logging.getLogger("shmstore.copies")
+
+
+@dataclass(slots=True)
+class CopyingCounters:
+    """What was done since the process began."""
+
+    rows: int = 0
+    batches: int = 0
+    seconds: float = 0.0  # in the copies
+    retries: int = 0
+    sequence: int = -1  # the last event that is in the copies
+    aside: int = 0  # copies that do not follow their tables now
+    trouble: str = ""  # why nothing is written now
+
+
+def exposition(counters: CopyingCounters, store: str, subscription: str) -> str:
+    """Return the counters as Prometheus text."""
+    families = Families("shmstore_replicate")
+    for name, kind, help, value in (
+        ("rows_total", "counter", "Changed rows that were applied to copies.", counters.rows),
+        ("batches_total", "counter", "Batches that were applied.", counters.batches),
+        ("seconds_total", "counter", "Seconds that were spent in applying them.", counters.seconds),
+        ("retries_total", "counter", "How often a batch was tried again.", counters.retries),
+        ("sequence", "gauge", "Sequence of the last event that is in the copies; -1: of none.", counters.sequence),
+        ("copies_aside", "gauge", "Copies that do not follow their tables now.", counters.aside),
+        ("in_trouble", "gauge", "1 while the target does not take a batch.", int(bool(counters.trouble))),
+    ):
+        families.add(name, kind, help, value, store=store, subscription=subscription)
+    return families.text()
+
+
+class Copying:
+    """Applies what `consumer` reads to `copies`, whose target is called `place`. The consumer has ``auto_ack=False`` and a time-out of `IDLE_SECONDS`, or
+    less, and no choice of tables: the copies choose. `interval` is the least time between the beginnings of two batches, in seconds.
+
+    Raises ValueError where the subscription keeps copies in another place.
+    """
+
+    def __init__(self, consumer: Consumer, copies: CopySet, place: str, *, interval: float = 0.0) -> None:
+        self.counters = CopyingCounters()
+        self._consumer, self._copies, self._interval = consumer, copies, interval
+        self._stopped = threading.Event()
+        if not isinstance(consumer.store, EventStore) or not isinstance(consumer.subscription, Subscription):
+            raise ValueError(
+                f"copies are kept by a process on the store's host: give a store's name, not {consumer.store.name!r}"
+            )
+        self._home = consumer.store.home
+        self._subscription = consumer.subscription.name
+        kept = kept_batch(self._home, self._subscription)
+        if kept is not None and kept.target != place:
+            raise ValueError(
+                f"subscription {self._subscription!r} keeps copies in {kept.target}, not in {place}: give another --subscription, or let it go with "
+                f"`shmstore unsubscribe {consumer.store.name} {self._subscription}`"
+            )
+        self._last = kept or CopiesBatch(uuid.uuid4().hex, place, -1, 0, 0, -1)
+
+    def stop(self) -> None:
+        """End `run` after the batch that is being applied. May be called from a signal handler."""
+        self._stopped.set()
+        self._consumer.stop()
+
+    def existing(self) -> list[str]:
+        """Return `CopySet.existing`, once no other process has the target."""
+        while not self._stopped.is_set():
+            try:
+                found = self._copies.existing()
+                self._copies.close()
+                return found
+            except TargetBusy as error:
+                self._trouble(error, FIRST_PAUSE)
+        return []
+
+    def _trouble(self, error: TargetFailed, pause: float) -> None:
+        """Report what the target says, once, and wait a moment."""
+        self.counters.retries += 1
+        if str(error) != self.counters.trouble:
+            _log.warning("%s; trying again until it succeeds", error)
+        self.counters.trouble = str(error)
+        self._stopped.wait(pause)
+
+    def run(self, until: Callable[[], int | None] = lambda: None) -> None:
+        """Apply batches until `stop`, or until the events up to the one that `until` gives are in the copies.
+
+        Raises `CannotFollow`, `StoreError`; and `TargetFailed` where the target did not take even the first batch.
+        """
+        pause = FIRST_PAUSE
+        while not self._stopped.is_set():
+            try:
+                for batch in self._consumer:
+                    began = time.monotonic()
+                    self._take(batch)
+                    if self.counters.trouble:
+                        _log.info("the target takes batches again")
+                        self.counters.trouble, pause = "", FIRST_PAUSE
+                    if self._is_at(until()):
+                        break
+                    self._stopped.wait(max(0.0, began + self._interval - time.monotonic()))
+                self._copies.close()
+                if self._is_at(until()):
+                    return
+            except TargetFailed as error:
+                if not self.counters.batches and not isinstance(error, TargetBusy):
+                    raise
+                self._trouble(error, pause)
+                pause = min(LONGEST_PAUSE, pause * 2)
+
+    def _is_at(self, end: int | None) -> bool:
+        return end is not None and self._consumer.subscription.ack_cursor.sequence >= end
+
+    def _take(self, batch: Batch) -> None:
+        """Apply a batch, up to the end of its last whole transaction where it has one, and ack it; one that was begun comes first."""
+        store, begun, again = self._consumer.store, self._last, False
+        subscription = self._consumer.subscription
+        assert isinstance(store, EventStore)
+        assert isinstance(subscription, Subscription)
+        if begun.epoch == store.epoch and begun.first <= batch.first <= begun.last:
+            again = True
+            payloads: Iterable[Any] = chain.from_iterable(part.payloads() for part in store.read(begun.first, begun.last))
+        else:
+            last = batch.last if batch.ack_point is None else batch.ack_point
+            if batch.ack_point is not None and batch.position_of(batch.ack_point).of_group:
+                raise CannotFollow(
+                    f"store {store.name!r} has several sources: copies of those are kept by `shmstore spark replicate`"
+                )
+            begun = self._last._replace(number=begun.number + 1, epoch=store.epoch, first=batch.first, last=last)
+            self._consumer.sync(last)  # a power cut must not give sequences of the marks to other events
+            try:
+                keep_batch(self._home, self._subscription, begun, subscription.may_write)
+            except StoreClosed:
+                self._lost()
+                return
+            self._last = begun
+            payloads = (
+                batch.payloads()
+                if last == batch.last
+                else (p for p, n in zip(batch.payloads(), batch.sequences, strict=True) if n <= last)
+            )
+        began = time.monotonic()
+        rows = self._copies.apply(payloads, begun.query, begun.number)
+        count = self.counters
+        count.rows, count.batches, count.seconds = count.rows + rows, count.batches + 1, count.seconds + time.monotonic() - began
+        count.sequence, count.aside = begun.last, len(self._copies.aside)
+        try:
+            if again:
+                self._consumer.seek(begun.last + 1)  # which acks all before it, also what this batch does not have
+            else:
+                self._consumer.ack(begun.last)
+                if begun.last < batch.last:
+                    self._consumer.rollback()
+        except StoreClosed:
+            self._lost()
+
+    def _lost(self) -> None:
+        """The store was taken away: the next get attaches to it again, where it is, and this batch comes again."""
+        with suppress(StoreClosed):
+            self._consumer.rollback()

@@ -1,0 +1,422 @@
+"""DuckDB: copies of tables in one DuckDB file.
+
+A batch is one transaction over all copies, DDLs included, so that readers see whole transactions of the source. The table `MARKS`, written in
+the same transaction, says of each copy how far it is.
+
+DuckDB gives a file to one process that writes. So the connection is closed while nothing comes (`close`): then other programs may open the file.
+Until they close it, the next transaction raises `TargetBusy`, as where a second process keeps the same copies.
+
+An error would end the whole transaction, so nothing is tried here: what may not fit is asked first (`_fits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from shmstore.consumer.copies import schema_evolution
+from shmstore.consumer.copies.change_reduction import (
+    CURRENT,
+    HISTORY,
+    OURS,
+    SEQ,
+    VALID_TO,
+    Alter,
+    CannotCopy,
+    CannotFollow,
+    Columns,
+    CopyDiffers,
+    CopyRefuses,
+    Empty,
+    Merge,
+    Replace,
+    Step,
+    Versions,
+    keeps_history,
+    target_field,
+    target_fields,
+)
+from shmstore.consumer.copies.ddl import Change
+from shmstore.consumer.copies.target import TargetBusy, TargetFailed
+from shmstore.consumer.copies.targets.names import next_name, part_of_name
+from shmstore.event import TableSchema
+from shmstore.sql.names import folded
+
+MARKS = f"{OURS}marks"
+_RESERVED = frozenset(["information_schema", "pg_catalog", "temp", "system"])
+_TYPES = {
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.uint8(): "UTINYINT",
+    pa.uint16(): "USMALLINT",
+    pa.uint32(): "UINTEGER",
+    pa.uint64(): "UBIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "VARCHAR",
+    pa.binary(): "BLOB",
+    pa.date32(): "DATE",
+    pa.bool_(): "BOOLEAN",
+    pa.timestamp("us"): "TIMESTAMP",
+    pa.timestamp("us", "UTC"): "TIMESTAMP WITH TIME ZONE",
+}
+
+
+def type_of(field: pa.Field) -> str:
+    """Return the DuckDB type of a copy's column, as DuckDB spells it."""
+    if pa.types.is_decimal(field.type):
+        return f"DECIMAL({field.type.precision},{field.type.scale})"
+    return _TYPES[field.type]
+
+
+class DuckDB:
+    """The copies in a DuckDB file (`Target`)."""
+
+    def __init__(self, path: str) -> None:
+        self._path = str(Path(path).absolute())
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self.opened = 0  # how often: another process may have written in between
+        self._catalog = ""
+
+    def table(self, path: str, name: str) -> DuckDBTable:
+        """`Target.table`."""
+        return DuckDBTable(self, path, name)
+
+    def named(self, name: str) -> str:
+        """`Target.named`."""
+        if folded(name) in _RESERVED:
+            raise CannotCopy(f"the name {name!r} is DuckDB's own: copies cannot be called so")
+        return part_of_name(name)
+
+    def unnamed(self, part: str) -> str:
+        """`Target.unnamed`."""
+        return part
+
+    def next_path(self, path: str, number: int) -> str:
+        """`Target.next_path`."""
+        return next_name(path, number)
+
+    def paths(self, template: str) -> list[str]:
+        """`Target.paths`."""
+        found = self.query(
+            f"SELECT DISTINCT m.path FROM {self.quote('main', MARKS)} m JOIN duckdb_tables() t ON m.path = t.schema_name || '.' || t.table_name "
+            "WHERE t.database_name = current_database()"
+        )
+        paths = [path for (path,) in found if not path.partition(".")[2].startswith(OURS)]
+        return paths + [path.removeprefix("main.") for path in paths if path.startswith("main.")]
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit what the body did, or roll it back where it raised. Raises `TargetFailed`, `TargetBusy`."""
+        self._open()
+        try:
+            self.execute("BEGIN")
+            yield
+            self.execute("COMMIT")
+        except BaseException:
+            self.close()  # which rolls back
+            raise
+
+    def _open(self) -> None:
+        if self._connection is not None:
+            return
+        if not Path(self._path).parent.is_dir():
+            raise TargetFailed(
+                f"the folder of {self._path} does not exist: make it, or name another file (duckdb:///FILE is a file in the current folder, "
+                "duckdb:////PATH begins with a slash)"
+            )
+        try:
+            self._connection = duckdb.connect(self._path)
+        except duckdb.IOException as error:
+            text = str(error).strip().splitlines()[0]
+            if "lock" in text:
+                raise TargetBusy(f"another process has {self._path} open: {text}") from error
+            raise TargetFailed(f"{self._path} cannot be opened: {text}") from error
+        except duckdb.Error as error:
+            raise TargetFailed(f"{self._path} cannot be opened: {str(error).strip().splitlines()[0]}") from error
+        self.opened += 1
+        try:
+            self._catalog = self.query("SELECT current_database()")[0][0]
+            columns = "path VARCHAR NOT NULL, name VARCHAR NOT NULL, number BIGINT NOT NULL"
+            self.execute(f"CREATE TABLE IF NOT EXISTS {self.quote('main', MARKS)} ({columns})")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file; what was not committed is rolled back. The next transaction opens it again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def quote(self, schema: str, table: str) -> str:
+        """Return a table's whole name: with a schema that is called as the file DuckDB would not know which is meant."""
+        return ".".join(map(quoted, (self._catalog, schema, table)))
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), **rows: pa.Table) -> None:
+        """Run a statement; `rows` are tables that it may name. Raises `TargetFailed`."""
+        self.query(sql, parameters, **rows)
+
+    def query(self, sql: str, parameters: Sequence[Any] = (), **rows: pa.Table) -> list[tuple[Any, ...]]:
+        """Run a query; return its rows. Raises `TargetFailed`."""
+        self._open()
+        assert self._connection is not None
+        try:
+            for name, table in rows.items():
+                self._connection.register(name, table)
+            try:
+                return self._connection.execute(sql, list(parameters)).fetchall()
+            finally:
+                for name in rows:
+                    self._connection.unregister(name)
+        except duckdb.Error as error:
+            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise TargetFailed(f"DuckDB refused {' '.join(sql[:80].split())!r} in {self._path}: {said}") from error
+
+
+class DuckDBTable:
+    """One table's copy, the table `path`, ``schema.table``, or ``table`` in the schema main."""
+
+    def __init__(self, database: DuckDB, path: str, name: str) -> None:
+        schema, _, table = path.rpartition(".")
+        self._database, self._schema, self._bare, self._name = database, schema or "main", table, name
+        self._path = f"{self._schema}.{table}"
+        self._types: dict[str, str] = {}  # of its columns; none where there is no table
+        self._marks: dict[str, int] = {}
+        self._seen = -1
+        self._other = ""  # the copy that DuckDB would take for this one: it does not tell upper from lower case
+        self._look()
+
+    @property
+    def _table(self) -> str:
+        return self._database.quote(self._schema, self._bare)
+
+    def _look(self) -> None:
+        """Read columns and marks, where the file was opened since."""
+        if self._seen == self._database.opened:
+            return
+        query = self._database.query
+        found = query(
+            "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = current_database() "
+            "AND lower(schema_name) = lower(?) AND lower(table_name) = lower(?)",
+            (self._schema, self._bare),
+        )
+        self._other = ".".join(found[0]) if found and found[0] != (self._schema, self._bare) else ""
+        if self._other:
+            found = []
+        columns = query(f"DESCRIBE {self._table}") if found else []
+        self._types = {row[0]: row[1] for row in columns}
+        marks = self._database.quote("main", MARKS)
+        if not columns:  # a copy that a person moved away has left its marks
+            query(f"DELETE FROM {marks} WHERE path = ?", (self._path,))
+        self._marks = dict(query(f"SELECT name, number FROM {marks} WHERE path = ?", (self._path,)))
+        self._seen = self._database.opened
+
+    # ---------------------------------------------------------------- what it is
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a table."""
+        self._look()
+        return bool(self._types)
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether it keeps every version of a row."""
+        return self.exists and keeps_history(self.mark(HISTORY), self._types)
+
+    @property
+    def columns(self) -> Columns:
+        """`TargetTable.columns`."""
+        kinds = {text: kind for kind, text in _TYPES.items()}
+        fields = []
+        for name, text in self._types.items():
+            if text.startswith("DECIMAL("):
+                fields.append(pa.field(name, pa.decimal128(*map(int, text[8:-1].split(",")))))
+            elif text in kinds:
+                fields.append(pa.field(name, kinds[text]))
+        return schema_evolution.columns_in(pa.schema(fields))
+
+    def mark(self, name: str) -> int:
+        """The number that was committed last under `name`; -1 where there is none."""
+        self._look()
+        return self._marks.get(name, -1)
+
+    # ---------------------------------------------------------------- steps
+
+    def create(self, schema: TableSchema, keys: Sequence[str], marks: Mapping[str, int]) -> None:
+        """Create the table without rows."""
+        self._look()
+        self._make(target_fields(schema))
+        self._keep(marks)
+
+    def commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
+        """Do a step, or none, and keep `marks`, in the transaction that is open. Raises `CopyDiffers`, `CannotFollow`; then nothing was changed."""
+        self._look()
+        if isinstance(step, Merge):
+            self._merge(self._fit(step))
+        elif isinstance(step, Versions):
+            self._add_versions(self._fit(step))
+        elif not self._types:
+            return  # changed before it was ever filled
+        elif isinstance(step, Alter):
+            self._alter(step)
+        elif isinstance(step, Replace):
+            self._take_over(step)
+        elif isinstance(step, Empty) and self.keeps_history:
+            moment = pa.table({"moment": pa.array([step.time_ms * 1000], pa.int64()).cast(pa.timestamp("us", "UTC"))})
+            sql = f"UPDATE {self._table} SET {VALID_TO} = moment, {CURRENT} = FALSE FROM ended WHERE {CURRENT}"
+            self._database.execute(sql, ended=moment)
+        elif isinstance(step, Empty):
+            self._database.execute(f"DELETE FROM {self._table}")
+        self._keep(marks)
+
+    def remove(self) -> None:
+        """Drop the table and its marks."""
+        self._database.execute(f"DROP TABLE IF EXISTS {self._table}")
+        self._database.execute(f"DELETE FROM {self._database.quote('main', MARKS)} WHERE path = ?", (self._path,))
+        self._types, self._marks = {}, {}
+
+    def _keep(self, marks: Mapping[str, int]) -> None:
+        table = self._database.quote("main", MARKS)
+        for name, number in marks.items():
+            if name in self._marks:
+                sql, values = f"UPDATE {table} SET number = ? WHERE path = ? AND name = ?", (number, self._path, name)
+            else:
+                sql, values = f"INSERT INTO {table} (number, path, name) VALUES (?, ?, ?)", (number, self._path, name)
+            self._database.execute(sql, values)
+            self._marks[name] = number
+
+    def _make(self, fields: Sequence[pa.Field]) -> None:
+        """Make the table, or another in its place, with these columns. Raises `CopyRefuses`."""
+        if self._other:
+            raise CopyRefuses(
+                f"the copy of {self._name} would be {self._path}, which DuckDB does not tell from {self._other}, another copy's name: leave one of "
+                "the tables out"
+            )
+        self._database.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(self._schema)}")
+        columns = {field.name: type_of(field) for field in fields}
+        self._database.execute(
+            f"CREATE OR REPLACE TABLE {self._table} ({', '.join(f'{quoted(name)} {type_}' for name, type_ in columns.items())})"
+        )
+        self._types = columns
+
+    def _fit(self, step: Any) -> Any:
+        """Check that the columns are those of the rows, which get the spelling of the copy's; a copy without rows takes theirs."""
+        rows = step.upserts if isinstance(step, Merge) else step.versions
+        if not self._types:
+            self._make(list(rows.schema))
+            return step
+        if isinstance(step, Merge) == self.keeps_history:
+            raise CannotFollow(
+                f"the copy {self._path} of {self._name} keeps {'the' if self.keeps_history else 'no'} history of its rows: "
+                f"choose another target{', or history=True' * self.keeps_history}"
+            )
+        own, step = step, schema_evolution.spelled(step, list(self._types))
+        fields = list((step.upserts if isinstance(step, Merge) else step.versions).schema)
+        wanted = {field.name: type_of(field) for field in fields}
+        if wanted == self._types:
+            return step
+        if self._database.query(f"SELECT 1 FROM {self._table} LIMIT 1"):
+            different = [f"{name} ({type_})" for name, type_ in wanted.items() if self._types.get(name) != type_]
+            different += [f"no {name}" for name in self._types if name not in wanted]
+            raise CopyDiffers(schema_evolution.no_ddl_explains(self._name, different))
+        self._make(list(rows.schema))
+        return own
+
+    def _merge(self, step: Merge) -> None:
+        keys = list(step.keys)
+        touched = pa.concat_tables([step.upserts.select(keys), step.deletes.select(keys)])
+        self._database.execute(f"DELETE FROM {self._table} t USING touched s WHERE {_same(keys)}", touched=touched)
+        self._insert(step.upserts)
+
+    def _insert(self, rows: pa.Table) -> None:
+        if len(rows):
+            self._database.execute(f"INSERT INTO {self._table} BY NAME SELECT * FROM fresh", fresh=rows)
+
+    def _add_versions(self, step: Versions) -> None:
+        keys = list(step.keys)
+        over = f"{_same(keys)} AND t.{CURRENT} AND t.{SEQ} < s.{SEQ}"
+        sql = f"UPDATE {self._table} t SET {VALID_TO} = s.{VALID_TO}, {CURRENT} = FALSE FROM ended s WHERE {over}"
+        self._database.execute(sql, ended=step.ends)
+        # a version that the copy has came from another query: the same row
+        self._database.execute(
+            f"DELETE FROM {self._table} t USING fresh s WHERE t.{SEQ} = s.{SEQ}", fresh=step.versions.select([SEQ])
+        )
+        self._insert(step.versions)
+
+    def _take_over(self, step: Replace) -> None:
+        """Take the rows and columns of the table at `step.path`."""
+        other = DuckDBTable(self._database, step.path, self._name)
+        if not other.exists:
+            self._make(target_fields(step.schema))
+            return
+        self._database.execute(f"CREATE OR REPLACE TABLE {self._table} AS SELECT * FROM {other._table}")
+        self._types = dict(other._types)
+
+    # ---------------------------------------------------------------- columns
+
+    def _alter(self, step: Alter) -> None:
+        """All changes at once: the rows are written again, with the values that the new columns have. Raises `CopyDiffers`."""
+        there = {folded(name): name for name in self._types}
+        wanted = {
+            name: (quoted(name), type_, name) for name, type_ in self._types.items()
+        }  # by the old name: value, type, new name
+        added: list[tuple[str, str, str]] = []
+        constants: dict[str, pa.Array] = {}
+        for change in step.changes:
+            old = there.get(folded(change.name))
+            if not change.name:
+                if folded(change.to) not in there and change.column is not None:
+                    added.append(self._added(change, constants))
+            elif old is not None and not change.to:
+                del wanted[old]
+            elif old is not None:
+                type_ = self._types[old] if change.column is None else type_of(target_field(change.column))
+                self._fits(old, type_)
+                wanted[old] = (f"CAST({quoted(old)} AS {type_})", type_, change.to)
+        columns = [*wanted.values(), *added]
+        if all(value == quoted(name) for value, _, name in wanted.values()) and len(wanted) == len(self._types) and not constants:
+            for _, type_, name in added:  # nothing of the rows is read for it
+                self._database.execute(f"ALTER TABLE {self._table} ADD COLUMN {quoted(name)} {type_}")
+        else:
+            values = ", ".join(f"{value} AS {quoted(name)}" for value, _, name in columns)
+            one = {"defaults": pa.table(constants)} if constants else {}
+            source = f"{self._table}{', defaults' * bool(constants)}"
+            self._database.execute(f"CREATE OR REPLACE TABLE {self._table} AS SELECT {values} FROM {source}", **one)
+        self._types = {name: type_ for _, type_, name in columns}
+
+    def _added(self, change: Change, constants: dict[str, pa.Array]) -> tuple[str, str, str]:
+        assert change.column is not None
+        field = target_field(change.column._replace(name=change.to))
+        type_ = type_of(field)
+        if change.default is None:
+            return f"CAST(NULL AS {type_})", type_, change.to
+        name = f"{OURS}{len(constants)}"
+        constants[name] = schema_evolution.constant(change.default, field, 1)
+        return f"CAST({name} AS {type_})", type_, change.to
+
+    def _fits(self, name: str, type_: str) -> None:
+        """Raise `CopyDiffers` where values of a column are none of a type."""
+        if type_ == self._types[name]:
+            return
+        column = quoted(name)
+        wrong = f"{column} IS NOT NULL AND TRY_CAST({column} AS {type_}) IS NULL"
+        if found := self._database.query(f"SELECT CAST({column} AS VARCHAR) FROM {self._table} WHERE {wrong} LIMIT 1"):
+            raise CopyDiffers(f"column {name} of {self._name} became {type_}, but values in its copy do not fit: {found[0][0]!r}")
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL writes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _same(keys: Sequence[str]) -> str:
+    return " AND ".join(f"t.{quoted(key)} IS NOT DISTINCT FROM s.{quoted(key)}" for key in keys)

@@ -1,0 +1,281 @@
+"""`shmstore replicate`: each change is in each copy once, whatever moment the process is killed at, and however batches are cut."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmstore import Column, Consumer, Event, EventStore, EventType
+from shmstore.cli.main import main
+from shmstore.consumer.copies.copy import Copy
+from shmstore.consumer.copies.copying import Copying, exposition
+from shmstore.home.home import Home
+from shmstore.home.reader_state import kept_batch
+from tests.consumer.copies.lakes import FORMATS, LocalCopies, replication, rows
+from tests.consumer.spark.events import ORDERS, Binlog, order_row
+from tests.producer.running import wait_for
+
+KILLS = int(os.environ.get("SHMSTORE_TEST_KILLS", "20"))
+
+
+class Story:
+    """Random transactions and DDLs, and the rows that they leave."""
+
+    def __init__(self, binlog: Binlog, choose: random.Random) -> None:
+        self.binlog, self.choose, self.table = binlog, choose, ORDERS
+        self.model: dict[int, tuple[Any, ...]] = {}
+
+    def row(self, key: int) -> tuple[Any, ...]:
+        notes = tuple([self.choose.choice(["a", None]) for _ in self.table.columns[len(ORDERS.columns) :]])
+        return (*order_row(key, status=self.choose.choice(["a", "b", None])), *notes)
+
+    def step(self) -> list[Event]:
+        """One transaction or DDL."""
+        choose, model, table = self.choose, self.model, self.table
+        free = [key for key in range(60) if key not in model]
+        kind = choose.choice("iiiuuuuddkk" if choose.random() < 0.93 else "ta")
+        if kind == "t":
+            model.clear()
+            return self.binlog.ddl("TRUNCATE TABLE orders", EventType.TRUNCATE)
+        if kind == "a" and len(table.columns) < 12:
+            name = f"note{len(table.columns)}"
+            self.table = table._replace(columns=(*table.columns, Column(name, "varchar", size=9, charset="utf8mb4")))
+            self.model = {key: (*row, "x") for key, row in model.items()}
+            return self.binlog.ddl(f"ALTER TABLE orders ADD {name} VARCHAR(9) DEFAULT 'x'")
+        if kind in "ukd" and model:
+            old = model.pop(choose.choice(list(model)))
+            if kind == "d":
+                return self.binlog.delete(old, table=table)
+            key = choose.choice(free) if kind == "k" and free else old[0]
+            model[key] = self.row(key)
+            return self.binlog.update((old, model[key]), table=table)
+        fresh = [self.row(key) for key in choose.sample(free, min(4, len(free)))]
+        model.update({row[0]: row for row in fresh})
+        return self.binlog.insert(*fresh, table=table) if fresh else self.step()
+
+
+@pytest.fixture
+def logged(store_name: str) -> Iterator[EventStore]:
+    """A store with a log."""
+    with EventStore.create(store_name, capacity=1024) as made:
+        yield made
+
+
+def to(folder: Path, format: str) -> str:
+    return {
+        "duckdb": f"duckdb:///{folder}/lake.duckdb",
+        "delta": f"delta://{folder}/lake",
+        "parquet": f"parquet://{folder}/lake",
+    }[format]
+
+
+class Killed(Exception):
+    """The process was killed here."""
+
+
+@contextmanager
+def killing(choose: random.Random, share: float, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Some steps are the last thing that a process does, or the first that it does not do; and so it is with acks."""
+    with monkeypatch.context() as patch:
+        for of, name in ((Copy, "_do"), (Consumer, "ack"), (Consumer, "seek"), (Consumer, "sync")):
+            real = getattr(of, name)
+
+            def do(*given: Any, real: Any = real) -> None:
+                if choose.random() < share:
+                    raise Killed
+                real(*given)
+                if choose.random() < share:
+                    raise Killed
+
+            patch.setattr(of, name, do)
+        yield
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_kills_between_all_lines_and_other_cuts(
+    tmp_path: Path, binlog: Binlog, logged: EventStore, format: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that was begun is applied again with its own events, however they are cut by the next process; then the copy equals the source."""
+    choose = random.Random(seed)
+    story, killed = Story(binlog, choose), 0
+    for _ in range(6):
+        for _ in range(choose.randrange(4, 14)):
+            logged.put(story.step())
+        end = logged.newest
+        with killing(choose, 0.12, monkeypatch):
+            while True:
+                reader = Consumer(logged.name, "replicate", auto_ack=False, limit_events=choose.randrange(1, 40), timeout=0)
+                copies = replication(tmp_path, format, store=logged.name, subscription="replicate")
+                try:
+                    Copying(reader, copies, "here").run(partial(int, end))
+                    break
+                except Killed:
+                    killed += 1
+                finally:
+                    copies.close()
+                    reader.close()
+        found = rows(replication(tmp_path, format, store=logged.name, subscription="replicate"), format)
+        assert found == story.model, f"seed {seed}, after {killed} kills"
+    assert killed > 0
+
+
+def started(store: str, folder: Path, format: str, *more: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "shmstore", "replicate", store, "--to", to(folder, format), *more]
+    return subprocess.Popen(command, stderr=(folder / "log").open("ab"))
+
+
+def killed_again_and_again(logged: EventStore, binlog: Binlog, folder: Path, format: str, seed: int, kills: int) -> None:
+    """Kill -9 at random moments while changes come; in the end the copy equals the source."""
+    choose = random.Random(seed)
+    story = Story(binlog, choose)
+    copies = replication(folder, format, store=logged.name, subscription="replicate")
+    home = Home.of(logged.name)
+    for _ in range(kills):
+        began = kept_batch(home, "replicate")
+        process = started(logged.name, folder, format, "--batch", str(choose.randrange(1000, 20_000)))
+        try:
+            wait_for(lambda began=began: kept_batch(home, "replicate") != began or not logged.put(story.step()), "a batch")  # type: ignore[misc]
+            until = time.monotonic() + choose.random() * 0.3
+            while time.monotonic() < until:
+                logged.put(story.step())
+            assert process.poll() is None, (folder / "log").read_text()
+        finally:
+            process.kill()
+            process.wait()
+    for _ in range(20):
+        logged.put(story.step())
+    assert started(logged.name, folder, format, "--once").wait(120) == 0, (folder / "log").read_text()
+    assert rows(copies, format) == story.model, f"seed {seed}"
+    assert "aside" not in (folder / "log").read_text()
+
+
+def test_kill_9(tmp_path: Path, binlog: Binlog, logged: EventStore, seed: int) -> None:
+    """Each change is in the copy once: a transaction of DuckDB has the rows and the marks."""
+    killed_again_and_again(logged, binlog, tmp_path, "duckdb", seed, 2)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("format", FORMATS)
+def test_many_kills(tmp_path: Path, binlog: Binlog, logged: EventStore, format: str, seed: int) -> None:
+    """The same, `SHMSTORE_TEST_KILLS` times (default 20), into each kind of target."""
+    killed_again_and_again(logged, binlog, tmp_path, format, seed, KILLS)
+
+
+def test_the_command_ends_in_order_and_lets_the_file_go(tmp_path: Path, binlog: Binlog, logged: EventStore) -> None:
+    """While nothing comes others may read the DuckDB file; SIGTERM ends it with exit code 0, a second process then continues."""
+    process = started(logged.name, tmp_path, "duckdb")
+    try:
+        logged.put(binlog.insert(order_row(1)))
+        copies = replication(tmp_path, "duckdb")
+        log = tmp_path / "log"
+        wait_for(lambda: _read(copies) == {1}, "the copy")
+        second = started(logged.name, tmp_path, "duckdb")
+        try:
+            wait_for(lambda: "waiting until it ends" in log.read_text(), "the second process to wait")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+            logged.put(binlog.insert(order_row(2)))
+            wait_for(lambda: _read(copies) == {1, 2}, "the second process to take over")
+            second.send_signal(signal.SIGINT)
+            assert second.wait(60) == 130
+        finally:
+            second.kill()
+            second.wait()
+    finally:
+        process.kill()
+        process.wait()
+    assert "copied 1 changed rows in 1 batches" in log.read_text()
+
+
+def _read(copies: LocalCopies) -> set[int] | None:
+    """The keys of the copy; None where it is not there yet, or not to be opened now."""
+    import duckdb
+
+    try:
+        return set(rows(copies, "duckdb"))
+    except duckdb.Error:
+        return None
+
+
+def test_another_process_has_the_file(tmp_path: Path, binlog: Binlog, logged: EventStore) -> None:
+    """It is waited for, and the log reports it once."""
+    logged.put(binlog.insert(order_row(1)))
+    code = (
+        f"import duckdb, time; c = duckdb.connect({str(tmp_path / 'lake.duckdb')!r}); print('open', flush=True); time.sleep(600)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"open\n"
+    process = started(logged.name, tmp_path, "duckdb", "--once")
+    try:
+        wait_for(lambda: "trying again until it succeeds" in (tmp_path / "log").read_text(), "the log")
+        holder.kill()
+        holder.wait()
+        assert process.wait(60) == 0
+    finally:
+        for each in (holder, process):
+            each.kill()
+            each.wait()
+    assert (tmp_path / "log").read_text().count("trying again until it succeeds") == 1
+    assert set(rows(replication(tmp_path, "duckdb"), "duckdb")) == {1}
+
+
+def test_a_subscription_keeps_copies_in_one_place(
+    tmp_path: Path, binlog: Binlog, logged: EventStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows that it has acked would be missing in another one."""
+    logged.put(binlog.insert(order_row(1)))
+    assert main(["replicate", logged.name, "--to", to(tmp_path, "duckdb"), "--once"]) == 0
+    assert main(["replicate", logged.name, "--to", to(tmp_path, "delta"), "--once"]) == 2
+    assert f"subscription 'replicate' keeps copies in duckdb:{tmp_path}/lake.duckdb" in capsys.readouterr().err
+    assert main(["replicate", logged.name, "--to", to(tmp_path, "delta"), "--once", "--subscription", "other"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--to", "duckdb"), "does not say where the copies go: give KIND:PLACE, with delta, parquet, duckdb"),
+        (("--to", "dukdb:///x"), "there is no target 'dukdb'"),
+        (("--to", "duckdb:///x", "--storage", "A=b"), "--to duckdb: has no use for storage"),
+        (("--to", "parquet:s3://x"), "Parquet copies are files of this host"),
+        (("--to", "duckdb:///no/such/folder/x"), "the folder of"),
+        (("--to", "delta:x", "--key", "shop.orders"), "--key 'shop.orders' is not NAME=VALUE"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    tmp_path: Path,
+    binlog: Binlog,
+    logged: EventStore,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    """Exit code 2, and what to do."""
+    monkeypatch.chdir(tmp_path)
+    logged.put(binlog.insert(order_row(1)))
+    assert main(["replicate", logged.name, *words, "--once"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_counters(tmp_path: Path, binlog: Binlog, logged: EventStore) -> None:
+    """What was copied, and how far, as Prometheus reads it."""
+    logged.put(binlog.insert(order_row(1), order_row(2)))
+    with Consumer(logged.name, "replicate", auto_ack=False, timeout=0) as reader:
+        copying = Copying(reader, replication(tmp_path, "parquet", store=logged.name, subscription="replicate"), "here")
+        copying.run(lambda: logged.newest)
+    text = exposition(copying.counters, logged.name, "replicate")
+    assert f'shmstore_replicate_rows_total{{store="{logged.name}",subscription="replicate"}} 2' in text
+    assert f'shmstore_replicate_sequence{{store="{logged.name}",subscription="replicate"}} {logged.newest}' in text
