@@ -5,21 +5,23 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shmstore import Column, Consumer, Event, EventStore, EventType
+from shmstore import Column, Consumer, Event, EventStore, EventType, TableSchema
 from shmstore.cli.main import main
 from shmstore.consumer.copies.copy import Copy
 from shmstore.consumer.copies.copying import Copying, exposition
+from shmstore.home.definitions import Definition, DefinitionsFile
 from shmstore.home.home import Home
 from shmstore.home.reader_state import kept_batch
 from tests.consumer.copies.lakes import FORMATS, LocalCopies, replication, rows
@@ -268,6 +270,37 @@ def test_what_cannot_be_done_is_one_line(
     logged.put(binlog.insert(order_row(1)))
     assert main(["replicate", logged.name, *words, "--once"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_into_a_database(tmp_path: Path, binlog: Binlog, logged: EventStore, seed: int) -> None:
+    """The databases' targets are named by their URLs; the copy has the rows, and a replay changes nothing."""
+    story = Story(binlog, random.Random(seed))
+    for _ in range(30):
+        logged.put(story.step())
+    for _ in range(2):
+        assert main(["replicate", logged.name, "--to", f"sqlite:{tmp_path}/copy.db", "--once"]) == 0
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as connection:
+        assert {key for (key,) in connection.execute("SELECT id FROM orders")} == set(story.model)
+
+
+def test_the_dry_run_creates_nothing(
+    tmp_path: Path, binlog: Binlog, logged: EventStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It prints the copy of each table that is known, with its columns and its key, or why there would be none."""
+    keyless = TableSchema("shop", "log", (Column("n", "int"),), ())
+    DefinitionsFile(logged.home).replace(
+        [Definition("binlog.000001", 4, table.database, table.table, table) for table in (ORDERS, keyless)]
+    )
+    words = ["replicate", logged.name, "--to", to(tmp_path, "delta"), "--dry-run"]
+    assert main(words) == 0
+    assert not (tmp_path / "lake").exists()
+    found = capsys.readouterr().out
+    assert f"shop.orders: would create {tmp_path}/lake/shop/orders (id int64, customer" in found
+    assert "shop.log: no copy: it has no primary key; give --key 'shop.log=COLUMN'" in found
+    logged.put(binlog.insert(order_row(1)))
+    assert main([*words[:-1], "--once"]) == 0
+    assert main(words) == 0
+    assert "shop.orders: the copy" in capsys.readouterr().out
 
 
 def test_counters(tmp_path: Path, binlog: Binlog, logged: EventStore) -> None:
