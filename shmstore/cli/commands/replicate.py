@@ -1,4 +1,4 @@
-"""`shmstore replicate`: copies of a store's tables, without Spark."""
+"""`shmstore replicate` and `shmstore spark`: copies of a store's tables, without Spark and with it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shmstore.cli import log_lines, service
 from shmstore.cli.command import Commands
@@ -32,7 +32,7 @@ _RETRY_SECONDS = 1.0
 
 
 def add(commands: Commands) -> None:
-    """Add the command."""
+    """Add the commands."""
     sub = commands.add(
         replicate,
         "replicate",
@@ -107,6 +107,14 @@ def add(commands: Commands) -> None:
         help="serve counters at /metrics there, to this host alone (default: none)",
     )
     add_log_lines(sub)
+    commands.add(
+        spark,
+        "spark",
+        "run a Spark program over a store, such as `replicate`: a copy of every table",
+        "  shmstore spark replicate orders --tables 'shop.*' --target '/lake/{database}/{table}' --format delta",
+        "`shmstore spark replicate --help` lists its options.",
+        store=False,
+    ).passes_on = True
 
 
 def replicate(options: argparse.Namespace) -> int:
@@ -262,3 +270,16 @@ def _pairs(words: list[str], option: str) -> dict[str, str]:
             raise ValueError(f"{option} {word!r} is not NAME=VALUE")
         found[name] = value
     return found
+
+
+def spark(options: argparse.Namespace) -> int:
+    """`shmstore spark`: its own command line parses the rest, so that spark-submit has the same."""
+    from shmstore.consumer.spark.__main__ import main as run_spark
+
+    return run_spark(options.words if "words" in options else ["--help"], _server_tables)
+
+
+def _server_tables(store: str, config: str) -> Any:
+    from shmstore.producer import ServerTables, load_settings
+
+    return ServerTables(load_settings(flags={"store": store}, config=config))

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 from shmstore import EventStore
-from shmstore.cli.commands.spark import _server_tables as server_tables_of
+from shmstore.cli.commands.replicate import _server_tables as server_tables_of
 from shmstore.consumer.copies.targets import delta, parquet
 from shmstore.consumer.spark import read_table
 from shmstore.consumer.spark.__main__ import main
