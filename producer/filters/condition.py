@@ -45,12 +45,12 @@ class Bound:
 
     test: RowTest
     columns: frozenset[int]  # that it looks at
-    _node: Node
-    _kinds: dict[str, tuple[int, _Comparable]]
+    node: Node
+    kinds: dict[str, tuple[int, _Comparable]]
 
     def sql(self, column: Callable[[int], str]) -> str:
         """The condition as SQL; `column` gives what replaces one: its quoted name, or an expression for its bytes."""
-        return self._sql(self._node, column)
+        return self._sql(self.node, column)
 
     def _sql(self, node: Node, column: Callable[[int], str]) -> str:
         if isinstance(node, Not):
@@ -59,7 +59,7 @@ class Bound:
             return (
                 "(" + (" AND " if isinstance(node, Both) else " OR ").join([self._sql(part, column) for part in node.parts]) + ")"
             )
-        i, kind = self._kinds[node.column]
+        i, kind = self.kinds[node.column]
         name = column(i)
         if node.sign == "IS NULL":
             return f"({name} IS NULL)"
@@ -279,7 +279,7 @@ def _time(literal: Literal) -> tuple[int, str]:
 # ---------------------------------------------------------------- LIKE
 
 
-def _like_parts(pattern: str) -> list[tuple[str, bool]]:
+def like_parts(pattern: str) -> list[tuple[str, bool]]:
     """A pattern's characters; True: it is a wildcard. A backslash takes the meaning from what follows it."""
     parts: list[tuple[str, bool]] = []
     at = 0
@@ -298,7 +298,7 @@ def _like(pattern: str) -> Callable[[str], bool]:
     """Whether a text is LIKE `pattern`. What is between two ``%`` is found at its first place, and nothing is tried again: a condition may be
     another user's, and a text long."""
     pieces: list[list[str]] = [[]]
-    for char, wild in _like_parts(pattern):
+    for char, wild in like_parts(pattern):
         if wild and char == "%":
             pieces.append([])
         else:
@@ -321,7 +321,7 @@ def _like(pattern: str) -> Callable[[str], bool]:
 
 
 def _like_sql(name: str, pattern: str) -> str:
-    text = "".join([char if wild else f"|{char}" if char in "%_|" else char for char, wild in _like_parts(pattern)])
+    text = "".join([char if wild else f"|{char}" if char in "%_|" else char for char, wild in like_parts(pattern)])
     return (
         f"CONVERT({name} USING utf8mb4) COLLATE utf8mb4_bin LIKE CONVERT(x'{text.encode().hex()}' USING utf8mb4) "
         "COLLATE utf8mb4_bin ESCAPE '|'"

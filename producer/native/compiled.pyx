@@ -9,6 +9,7 @@ It is optional. Those modules are the reference, run where no compiler was, and 
     buffer.pxi  TransactionBuffer: encoded events and their slots, until they are put
     image.pxi   Program: the columns of one table layout, and the loop over the rows of an event
     split.pxi   Splitter: packets to runs of events
+    condition.pxi  Condition: a row filter, tried on rows
     known.pxi   what a fast path knows of a table
     state.pxi   TransactionState: where the stream stands, and how far its transaction has come
     fast_path.pxi  FastPath: the usual events of a transaction, all else handed to Python
@@ -26,10 +27,10 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.ref cimport PyObject
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.math cimport copysign, fabs, floor, log10
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport strtod
-from libc.string cimport memcmp, memcpy, memmove, memset, strlen
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strlen
 
 from shmstore.event import Position
 
@@ -42,6 +43,7 @@ include "json.pxi"
 include "buffer.pxi"
 include "image.pxi"
 include "split.pxi"
+include "condition.pxi"
 include "known.pxi"
 include "state.pxi"
 include "fast_path.pxi"

@@ -7,6 +7,17 @@ cdef inline bint is_rows(int code) noexcept:
     return 23 <= code <= 25 or 30 <= code <= 32 or code == 39 or 166 <= code <= 171
 
 
+cdef enum:
+    ROWS_INSERT = 1  # EventType
+    ROWS_UPDATE = 2
+    ROWS_DELETE = 3
+
+
+cdef struct Place:  # of a row that a filter was tried on: its images, and the type of the event that it is in; 0: none
+    size_t before, before_size, after, after_size
+    int type
+
+
 cdef class FastPath:
     """Handles runs for one `EventDecoder`; `python` is the decoder's side: `surface`, `plan`, `cut`."""
 
@@ -15,6 +26,7 @@ cdef class FastPath:
     cdef TransactionBuffer buffer
     cdef list tables
     cdef Buffer second               # images after an UPDATE
+    cdef Buffer first, places        # of rows that are filtered: images before, and what becomes of each
     cdef Chunk chunk                 # where the events of this run lie
     cdef bytes begin_tail            # a BEGIN seen before, from behind thread id and execution time on
     cdef int64_t begin_microsecond
@@ -24,12 +36,16 @@ cdef class FastPath:
         self.python, self.state, self.buffer = python, state, buffer
         self.tables = [None] * TABLES
         memset(&self.second, 0, sizeof(Buffer))
+        memset(&self.first, 0, sizeof(Buffer))
+        memset(&self.places, 0, sizeof(Buffer))
         memset(&self.after, 0, sizeof(Buffer))
         memset(&self.props, 0, sizeof(Buffer))
         self.begin_tail = b""
 
     def __dealloc__(self):
         free_buffer(&self.second)
+        free_buffer(&self.first)
+        free_buffer(&self.places)
         free_buffer(&self.after)
         free_buffer(&self.props)
 
@@ -79,7 +95,7 @@ cdef class FastPath:
 
     cdef int remember(self, object found, bytes body) except -1:
         cdef Table table = Table.__new__(Table)
-        table.map, table.passes, table.plain, table.columns, table.head, table.schema = found
+        table.map, table.passes, table.plain, table.columns, table.head, table.schema, table.condition = found
         table.body = body
         table.id = little(<const uint8_t*>PyBytes_AS_STRING(body), 6)
         table.plans = []
@@ -233,6 +249,8 @@ cdef class FastPath:
         plan = self.plan(table, code, p, width)
         if plan is None:
             return False
+        if table.condition is not None:
+            return self.take_filtered(event, table, plan, p + width, end)
         self.state.order += 1
         count = self.write_rows(event, table, plan, p + width, end)
         if count < 0:
@@ -243,6 +261,91 @@ cdef class FastPath:
         if self.second.capacity > LARGE:
             free_buffer(&self.second)
         return True
+
+    cdef bint take_filtered(self, Event* event, Table table, Plan plan, const uint8_t* p, const uint8_t* end) except -1:
+        """Write what the table's row filter leaves of the rows from `p` to `end`, as `shmstore.producer.filters.row_runs` does: runs of rows
+        of one kind, each an event. False, with nothing written, where it is Python's to do."""
+        cdef Place place
+        cdef Place* at
+        cdef Place* stop
+        cdef Place* next_
+        cdef int count = 0, kept = 0, run
+        cdef bint was, is_
+        cdef TransactionState state = self.state
+        if end - p > LARGE or plan.before_columns != b"\xc0" or plan.after_columns != b"\xc0":
+            return False
+        self.first.size = self.second.size = self.places.size = 0
+        try:
+            while p < end:
+                place.before, place.after = self.first.size, self.second.size
+                was = is_ = False
+                if plan.before is not None:
+                    p = plan.before.image(&self.first, p, end)
+                    was = table.condition.of(self.first.data + place.before) == TRUE_
+                if plan.after is not None:
+                    p = plan.after.image(&self.second, p, end)
+                    is_ = table.condition.of(self.second.data + place.after) == TRUE_
+                place.before_size, place.after_size = self.first.size - place.before, self.second.size - place.after
+                if plan.before is not None and plan.after is not None:
+                    place.type = ROWS_UPDATE if was and is_ else ROWS_DELETE if was else ROWS_INSERT if is_ else 0
+                else:
+                    place.type = plan.type if was or is_ else 0
+                put_raw(&self.places, <uint8_t*>&place, sizeof(Place))
+                count += 1
+        except Exception:
+            return False
+        state.order += 1
+        at = <Place*>self.places.data
+        stop = at + count
+        while at < stop:
+            if not at.type:
+                at += 1
+                continue
+            run, next_ = 0, at
+            while next_ < stop and (not next_.type or next_.type == at.type):
+                run += next_.type != 0
+                next_ += 1
+            self.write_run(event, table, at, next_, run)
+            state.count(run)
+            kept += run
+            at = next_
+        state.filtered_rows += count - kept
+        state.filtered_events += count > 0 and kept == 0
+        return True
+
+    cdef int write_run(self, Event* event, Table table, Place* first, Place* stop, int count) except -1:
+        """Write the event of the rows from `first` to `stop` that stay, which are `count`."""
+        cdef Buffer* out = &self.buffer.payloads.buffer
+        cdef size_t before = out.size
+        cdef Place* at
+        self.head(event, ENTRY_ROWS, first.type, 0, NULL)
+        out.size -= 1  # `row`, a 0
+        put_unsigned(out, first - <Place*>self.places.data)
+        put_raw(out, <uint8_t*>PyBytes_AS_STRING(table.head), PyBytes_GET_SIZE(table.head))
+        put_raw(out, <uint8_t*>PyBytes_AS_STRING(table.schema), PyBytes_GET_SIZE(table.schema))
+        put_raw(out, <const uint8_t*>b"\x94\xc0", 2)
+        if first.type == ROWS_INSERT:
+            put_byte(out, 0xC0)
+        else:
+            put_array_head(out, count)
+            at = first
+            while at < stop:
+                if at.type:
+                    put_raw(out, self.first.data + at.before, at.before_size)
+                at += 1
+        put_byte(out, 0xC0)
+        if first.type == ROWS_DELETE:
+            put_byte(out, 0xC0)
+        else:
+            put_array_head(out, count)
+            at = first
+            while at < stop:
+                if at.type:
+                    put_raw(out, self.second.data + at.after, at.after_size)
+                at += 1
+        if self.finish(event, before, ENTRY_ROWS, first.type, count, 0):
+            return 0
+        return self.write_run(event, table, first, stop, count)  # again, in the next part
 
     cdef Plan plan(self, Table table, int code, const uint8_t* bits, int width):
         cdef Plan plan

@@ -22,6 +22,7 @@ cdef class Table:
     cdef int columns
     cdef list plans
     cdef object map
+    cdef Condition condition  # which rows pass; None: all
 
 
 cdef inline int set_text(Buffer* out, bytes text) except -1:

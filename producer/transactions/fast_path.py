@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from shmstore import ShmStoreError
+from shmstore import EventType, ShmStoreError
 from shmstore.encoding.codec import pack
 from shmstore.producer.binlog import events
 from shmstore.producer.binlog.events import EventCode, RawEvent
 from shmstore.producer.binlog.rows import RowsDecoder
+from shmstore.producer.filters.condition_steps import steps_of
 from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.native_code import compiled
 from shmstore.producer.transactions.writer import EventWriter
+
+# What a row filter may make of an UPDATE.
+ROW_TYPES = frozenset({EventType.INSERT, EventType.UPDATE, EventType.DELETE})
 
 
 class FastPathOwner(Protocol):
@@ -54,18 +58,22 @@ class FastPath:
         return None
 
     def _table(self, body: bytes) -> tuple[Any, ...] | None:
-        """Of a table map just seen: (map, passes the filter, nothing of it filtered, columns, MessagePack of header's end and schema)."""
+        """Of a table map just seen: (map, passes the filter, nothing of it filtered, columns, MessagePack of header's end and schema, row filter)."""
         rows_decoder, table_filter = self._decoder.rows_decoder, self._decoder.filter
         table = rows_decoder.table_of(body)
         if not table_filter.passes(table.database, table.table):
-            return table, False, False, 0, b"", b""
+            return table, False, False, 0, b"", b"", None
+        condition = None
         try:
             plain = table_filter.plan(table.schema, table.schema_blob).blob is None
-            plain = plain and table_filter.condition(table.schema, table.schema_blob) is None
+            if plain and (bound := table_filter.condition(table.schema, table.schema_blob)) is not None:
+                steps = steps_of(bound, table.schema) if table_filter.row_types == ROW_TYPES else None
+                plain = steps is not None  # else Python tries it
+                condition = None if steps is None else compiled.Condition(steps)
         except ShmStoreError:
             return None  # not decodable: Python says so when rows come
         head = pack(table.database) + pack("") + pack({}) + pack(None)
-        return table, True, plain, len(table.layout.fields), head, pack(table.schema_blob)
+        return table, True, plain, len(table.layout.fields), head, pack(table.schema_blob), condition
 
     def plan(self, table: Any, code: int, bits: bytes) -> tuple[Any, ...] | None:
         """Return (event type, programs and columns present of the images) for rows events; None where Python decodes them."""

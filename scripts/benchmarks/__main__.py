@@ -12,7 +12,7 @@ from scripts.benchmarks import chart, measure
 
 BENCHES = (
     *("store", "decode", "pipeline", "snapshot", "verify", "serve", "queue", "flight", "spark", "tables", "growth", "memory"),
-    *("log", "start", "copies", "database_copies"),
+    *("filters", "log", "start", "copies", "database_copies"),
 )
 CHOOSY = tuple(name for name in BENCHES if name != "spark")  # that take --only
 PEERS = {

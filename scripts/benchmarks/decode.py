@@ -28,7 +28,8 @@ _CHILD = """
 import importlib, json, sys
 from scripts.benchmarks import loads
 module, reader = sys.argv[1:3]
-print(*getattr(importlib.import_module(module), reader)(int(sys.argv[3]), loads.Load(*json.loads(sys.argv[4]))))
+load, options = loads.Load(*json.loads(sys.argv[4])), json.loads(sys.argv[5])
+print(*getattr(importlib.import_module(module), reader)(int(sys.argv[3]), load, **options))
 """
 
 
@@ -58,19 +59,19 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
     return taken
 
 
-def several(runs: int, reader: Reader, port: int, load: loads.Load, pure: str = "0") -> list[tuple[float, float]]:
+def several(runs: int, reader: Reader, port: int, load: loads.Load, pure: str = "0", **options: Any) -> list[tuple[float, float]]:
     """`read` so many times; a subject that takes long, three times."""
     taken: list[tuple[float, float]] = []
     began = time.monotonic()
     while len(taken) < runs and (len(taken) < 3 or time.monotonic() - began < SLOW_SECONDS):
-        taken.append(read(reader, port, load, pure))
+        taken.append(read(reader, port, load, pure, **options))
     return taken
 
 
-def read(reader: Reader, port: int, load: loads.Load, pure: str = "0") -> tuple[float, float]:
-    """Run one reader, a function of a module, in a process of its own; return rows/s and rows for each second of its CPU."""
+def read(reader: Reader, port: int, load: loads.Load, pure: str = "0", **options: Any) -> tuple[float, float]:
+    """Run one reader, a function of a module, in a process of its own, with `options`; return rows/s and rows for each second of its CPU."""
     done = subprocess.run(
-        [sys.executable, "-c", _CHILD, reader.__module__, reader.__name__, str(port), json.dumps(load)],
+        [sys.executable, "-c", _CHILD, reader.__module__, reader.__name__, str(port), json.dumps(load), json.dumps(options)],
         env=os.environ | {"SHMSTORE_PURE": pure},
         capture_output=True,
         text=True,
@@ -103,12 +104,12 @@ def _server_id() -> int:
     return 1000 + os.getpid()
 
 
-def _link(port: int, file: str, offset: int) -> Any:
+def _link(port: int, file: str, offset: int, **options: Any) -> Any:
     from shmstore.producer.connection.dump import BinlogReader
     from shmstore.producer.connection.session import connect
     from shmstore.producer.settings import Settings
 
-    settings = Settings(store="bench", host="127.0.0.1", port=port, user="root")
+    settings = Settings(store="bench", host="127.0.0.1", port=port, user="root", **options)
     session = connect(settings, settings.endpoints()[0])
     return BinlogReader(settings, session, file=file, offset=offset, gtids=None, server_id=_server_id()), settings
 
@@ -134,13 +135,13 @@ def read_raw(port: int, load: loads.Load) -> tuple[int, float, float]:
         rest = data[at:]
 
 
-def read_shmstore(port: int, load: loads.Load) -> tuple[int, float, float]:
-    """Read, decode, encode; what would be put is dropped."""
+def read_shmstore(port: int, load: loads.Load, **options: Any) -> tuple[int, float, float]:
+    """Read, decode, encode; what would be put is dropped. Rows that the producer's `options` leave out count, too."""
     from shmstore import Position
     from shmstore.producer.transactions.buffer import new_buffer
     from shmstore.producer.transactions.decoder import EventDecoder
 
-    link, settings = _link(port, load.file, load.offset)
+    link, settings = _link(port, load.file, load.offset, **options)
     buffer = new_buffer(events=8192, size=8 << 20)
     decoder = EventDecoder(buffer, settings.table_filter())
     decoder.start(Position(load.file, load.offset), None)
@@ -153,7 +154,7 @@ def read_shmstore(port: int, load: loads.Load) -> tuple[int, float, float]:
         rows += _drop(buffer)
         position = decoder.position
         if (position.file, position.offset) >= (load.end_file, load.end_offset):
-            return rows, *clock.read()
+            return rows + decoder.state.filtered_rows, *clock.read()
 
 
 def _drop(buffer: Any) -> int:

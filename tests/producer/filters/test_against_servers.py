@@ -11,8 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shmstore import TableSchema
-from shmstore.producer.filters.condition import bind
+from shmstore.encoding.codec import pack
+from shmstore.producer.filters.condition import Bound, bind
 from shmstore.producer.filters.condition_parser import parse
+from shmstore.producer.filters.condition_steps import steps_of
+from shmstore.producer.native_code import COMPILED, compiled
 from shmstore.producer.snapshot.tables import quoted
 from tests.producer.decoding import Log, database_of, plain, run
 from tests.producer.test_random_tables import KINDS, binary, odd_day
@@ -96,6 +99,7 @@ def filled(any_server: Server) -> Iterator[Filled]:
 
 
 BINARY = frozenset({"binary", "varbinary", "blob", "longblob", "bit"})
+TIMES = frozenset({"date", "datetime", "timestamp"})  # where what is no time is text
 NUMBERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "year"})
 
 
@@ -191,10 +195,27 @@ def test_each_column_and_its_own_values(filled: Filled) -> None:
 def _compare(filled: Filled, text: str) -> None:
     bound = bind(parse(text), filled.schema)
     ours = [bound.test(row) for row in filled.rows]
+    assert _compiled(bound, filled) in (None, ours), text
     sql = bound.sql(lambda i: quoted(filled.schema.columns[i].name))
     assert ours == _asked(filled, sql), (text, sql)
     if all(filled.schema.columns[i].type not in COMPARED_ELSEWISE for i in bound.columns):
         assert ours == _asked(filled, text), text
+
+
+def _compiled(bound: Bound, filled: Filled) -> list[bool | None] | None:
+    """What compiled code says of the rows; None where it leaves the condition to Python. Of a value that it leaves, Python's word counts."""
+    steps = steps_of(bound, filled.schema)
+    if steps is None or not COMPILED:
+        return None
+    condition, found = compiled.Condition(steps), []
+    for row in filled.rows:
+        try:
+            found += condition.tried(pack([row]))
+        except ValueError:
+            odd = [row[i] for i in bound.columns if isinstance(row[i], str if filled.schema.columns[i].type in TIMES else bytes)]
+            assert odd, row
+            found.append(bound.test(row))
+    return found
 
 
 def _asked(filled: Filled, sql: str) -> list[bool | None]:
