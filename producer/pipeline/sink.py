@@ -20,6 +20,7 @@ from shmstore import (
     CheckpointFile,
     EventStore,
     Position,
+    PositionNotFound,
     StoreClosed,
     StoreError,
     StoreExists,
@@ -126,15 +127,23 @@ class StoreSink:
         if self._begun is None:
             self._store.claim(start=start.lost or start.position)  # after a snapshot, a reader from there misses nothing
             self._begun = start.position
-            self._expect_readers()
+            self._expect_readers(start)
 
-    def _expect_readers(self) -> None:
-        """Make the subscriptions that were wanted before the store was there, so that it keeps everything for their readers."""
+    def _expect_readers(self, start: StreamStart) -> None:
+        """Make the subscriptions that were asked for before the store existed, so that it keeps everything for their readers.
+
+        The source is read from the lowest of their places on. A place that is before that was inside of a transaction, and `start` is that
+        transaction's end: its rows were read. Where a place cannot be found before the first event (GTIDs alone), its reader finds it when it comes.
+        """
         home = self._store.home
         for name, checkpoint in self.checkpoints.items():
-            if checkpoint.epoch == 0:
-                with suppress(SubscriptionInUse):
-                    self._store.subscribe(name, checkpoint=CheckpointFile.of(home, name)).close()
+            if checkpoint.epoch:
+                continue
+            file, place = CheckpointFile.of(home, name), checkpoint.position
+            if start.lost is None and place.file and not place.gtids and place.order < start.position.order:
+                file.save(checkpoint._replace(position=start.position))
+            with suppress(SubscriptionInUse, PositionNotFound):
+                self._store.subscribe(name, checkpoint=file).close()
 
     def put(self, flush: Flush, stop: Stop, meanwhile: Callable[[], object]) -> bool:
         """Put, as soon as there is free space."""

@@ -416,8 +416,6 @@ class EventStore(StoreView):
                 saved.position
             )  # with a log the position stays there until all of that earlier life has come again
         begin = start if saved is None else saved.sequence + 1 if of_ours else passed or start
-        if isinstance(begin, ReplayFilter) and self._producer.held and self._words[PUT] < self._views.first:
-            begin = "earliest"  # the producer, which is us, begins where its slowest reader was: nothing before that is missing
         before = spared(self._views)
         entry, owner = self._table.take(name, begin)
         woken = self._wakeups.condition(entry)

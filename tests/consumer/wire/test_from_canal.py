@@ -1,7 +1,11 @@
-"""Canal's own server and a store that was made of its files: the same entries to the same client; and a client that moves in the middle of a load."""
+"""Canal's own server and a store that was made of its files: the same entries to the same client; and a client that moves in the middle of a load.
+
+Maven has no artifact with Canal's Spring files: SHMSTORE_CANAL_CONF names the folder `conf` of an unpacked Canal, whose `spring` is used.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
@@ -16,11 +20,11 @@ from shmstore.consumer.wire import CanalSettings
 from shmstore.consumer.wire.protocol import messages as m
 from tests.consumer.wire.harness import RawClient, ServerThread, entries, ids
 from tests.producer.running import Running, end_of_log, execute, remove, store_name, wait_for, wait_for_position
+from tests.servers import canal_conf
 from tests.servers.canal import canal_from_files
 from tests.servers.server import Server, start_server
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
-SHIPPED = Path(__file__).resolve().parents[2] / "servers" / "canal_conf"
 LOAD = [
     "CREATE DATABASE IF NOT EXISTS shop",
     "CREATE TABLE shop.orders (id INT PRIMARY KEY, name VARCHAR(20), total DECIMAL(9,2))",
@@ -51,8 +55,10 @@ CONFIGURATIONS = {
 
 
 def conf(folder: Path, server: Server, text: str, start: tuple[str, int] | None = None) -> Path:
-    """Canal's shipped folder for `server`, with lines behind those of its files."""
-    shutil.copytree(SHIPPED, folder)
+    """A folder as Canal's shipped one, for `server`, with lines behind those of its files."""
+    assert "SHMSTORE_CANAL_CONF" in os.environ, "set SHMSTORE_CANAL_CONF to the folder conf of an unpacked Canal"
+    canal_conf.write(folder, "example")
+    shutil.copytree(Path(os.environ["SHMSTORE_CANAL_CONF"]) / "spring", folder / "spring")
     with (folder / "canal.properties").open("a") as file:
         file.write("\ncanal.instance.tsdb.enable=false\n")
     with (folder / "example" / "instance.properties").open("a") as file:

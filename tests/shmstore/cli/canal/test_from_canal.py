@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,19 @@ from shmstore.cli.canal.mapping import RULES, rule_of
 from shmstore.cli.main import main
 from shmstore.home.home import Home
 from shmstore.patterns.table_patterns import Patterns
+from tests.servers import canal_conf
 from tests.shmstore.cli.canal.test_druid import ENCRYPTED, KEY
 
-SHIPPED = Path(__file__).resolve().parents[3] / "servers" / "canal_conf"
 SECRET = "s3cr3t-of-canal"
 HASH = "e3619321c1a937c46a0d8bd1dac39f93b27d4458"
 
 
 def conf(folder: Path, server: str = "", **instances: str) -> Path:
     """Canal's shipped folder, with lines behind those of its files."""
-    shutil.copytree(SHIPPED, folder / "conf")
+    canal_conf.write(folder / "conf", "example", *instances)
     with (folder / "conf" / "canal.properties").open("a") as file:
         file.write(f"\n{server}\n")
     for name, text in instances.items():
-        shutil.copytree(SHIPPED / "example", folder / "conf" / name, dirs_exist_ok=True)
         with (folder / "conf" / name / "instance.properties").open("a") as file:
             file.write(f"\n{text}\n")
     return folder / "conf"
@@ -62,24 +60,15 @@ def test_the_shipped_configuration(tmp_path: Path, capsys: pytest.CaptureFixture
     assert tomllib.loads(path.read_text())["serve"]["listen"] == "0.0.0.0:11111"
     assert oct(Path(settings.password_file).stat().st_mode & 0o777) == "0o600"
     assert Path(settings.password_file).read_text() == "canal\n"
-    for file in ("canal.properties", "example/instance.properties"):
-        for name in re.findall(r"^(\w[\w.]*)\s*=", (SHIPPED / file).read_text(), re.MULTILINE):
-            assert re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", report), name
+    for name in (*canal_conf.SERVER, *canal_conf.INSTANCE):
+        assert re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", report), name
     assert main(["init", "--from-canal", str(tmp_path / "conf"), "--output", str(tmp_path / "out")]) == 2
     assert "is there already" in capsys.readouterr().err
 
 
 def test_every_property_of_canal_has_a_rule() -> None:
     """Those of the shipped files, commented out or not, and the placeholders of the shipped Spring files."""
-    names = set()
-    for file in ("canal.properties", "example/instance.properties"):
-        names |= set(
-            re.findall(
-                r"^#? ?((?:canal|kafka|rocketmq|rabbitmq|pulsarmq)\.[\w.]+)\s*=", (SHIPPED / file).read_text(), re.MULTILINE
-            )
-        )
-    for file in (SHIPPED / "spring").iterdir():
-        names |= set(re.findall(r"\$\{([\w.]+)", file.read_text()))
+    names = {*canal_conf.SERVER, *canal_conf.INSTANCE, *canal_conf.UNSET}
     assert len(names) > 150
     assert [name for name in sorted(names) if rule_of(name) is None] == []
 
