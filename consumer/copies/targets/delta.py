@@ -58,9 +58,13 @@ def target(storage: Mapping[str, str] | None = None, optimize: int = 0) -> Folde
 
 
 def _folders(url: str, storage: Mapping[str, str] | None) -> list[str]:
-    """Return the names of the folders in a folder of an object store."""
-    files = PyFileSystem(DeltaStorageHandler(url, dict(storage or {})))
-    found = files.get_file_info(FileSelector("", allow_not_found=True))
+    """Return the names of the folders in a folder of an object store. Raises ValueError where they cannot be listed."""
+    try:
+        files = PyFileSystem(DeltaStorageHandler(url, dict(storage or {})))
+        found = files.get_file_info(FileSelector("", allow_not_found=True))
+    except (OSError, DeltaError) as error:
+        why = str(error).strip().splitlines()[-1]
+        raise ValueError(f"copies in {url!r} cannot be listed: {why}; check the storage options") from error
     return [entry.base_name for entry in found if entry.type == FileType.Directory]
 
 

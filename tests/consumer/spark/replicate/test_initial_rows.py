@@ -81,5 +81,5 @@ def test_copies_begin_with_the_rows_that_are_there(
 def test_a_store_without_snapshots(spark: Any, store: EventStore, store_name: str, tmp_path: Path, binlog: Binlog) -> None:
     """What cannot work is an error before a query runs: several sources, an object store whose folders cannot be listed."""
     store.put(binlog.insert(order_row(1)))
-    with pytest.raises(ValueError, match="cannot be listed, so which are missing is not known"):
-        replicate(spark, store=store_name, target="s3://lake/{table}", snapshot=True, checkpoint=str(tmp_path))
+    with pytest.raises(ValueError, match="cannot be listed: an object store lists the folders of one folder"):
+        replicate(spark, store=store_name, target="s3://lake/{database}/{table}", snapshot=True, checkpoint=str(tmp_path))

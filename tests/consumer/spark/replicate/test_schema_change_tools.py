@@ -32,7 +32,7 @@ def test_copies_stay_equal(
     """The copy has the columns and rows that SELECT shows behind the change, there is none of a ghost table; nothing is set
     aside, and no snapshot is said to have failed."""
     server: Server = request.getfixturevalue(kind)
-    with lake(server, kind, f"tools_{kind}", tmp_path, random.Random(seed), ["parquet"], None, None) as made:
+    with lake(server, kind, f"tools_{kind}", tmp_path, random.Random(seed), ["parquet"], {}, None) as made:
         database, replication = made.author.database, made.followers[0].replication
         made.followers[0].restarts = 0.0
         fill(server, database, 2_000)
