@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from shmstore import EntryType, Event, EventStore
-from shmstore.producer.errors import TransactionBroken
 from shmstore.producer.transactions import buffer
 from tests.producer.running import Mirror, Running, execute, remove, running, shape, wait_for_position
 from tests.servers.server import Server

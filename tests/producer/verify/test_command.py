@@ -104,7 +104,7 @@ def test_a_comparison_that_is_ended(
         assert main(words(run, tmp_path, "--at-rest")) == 130
     finally:
         signal.signal(number, before)
-    assert "the same command goes on where it was" in capsys.readouterr().err
+    assert "the same command continues where it was" in capsys.readouterr().err
 
 
 def test_repair_asks_for_the_rows_of_what_differs(
