@@ -6,13 +6,17 @@ import logging
 import queue
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from typing import Final
 
 from shmstore.consumer.flight.server import FlightServer
 from shmstore.consumer.flight.settings import FlightSettings
 from shmstore.consumer.serving.access import is_loopback
 from shmstore.consumer.serving.capacity import Capacity
+
+# The system may give a signal that comes while another is handled to any thread, and that ends no wait of the main one: it looks itself.
+AWAKE_SECONDS: Final = 0.5
 
 _log = logging.getLogger("shmstore.serve")
 
@@ -54,7 +58,9 @@ def run(settings: FlightSettings) -> list[int]:
     before = {number: signal.signal(number, end) for number in ending}
     try:
         with serving(settings):
-            return [came.get()]
+            while True:
+                with suppress(queue.Empty):
+                    return [came.get(timeout=AWAKE_SECONDS)]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

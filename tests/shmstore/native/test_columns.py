@@ -32,7 +32,7 @@ def join(payloads: Sequence[bytes]) -> tuple[memoryview, Any]:
 def outcome(payloads: Sequence[bytes], options: TableOptions = TableOptions()) -> Outcome:  # noqa: B008
     """The rows, or what was raised."""
     try:
-        table = read_table(*join(payloads), None, options, np.arange(len(payloads)))
+        table = read_table(*join(payloads), None, options, np.arange(len(payloads)), lambda name, rows: None)
     except Exception as error:
         return type(error), str(error)
     table.validate(full=True)
