@@ -76,6 +76,25 @@ def counters_at(where: tuple[str, int], answer: Answer, **access: Any) -> Iterat
         endpoint.close()
 
 
+@contextmanager
+def counting(number: int, exposition: Callable[[], str], trouble: Callable[[], str]) -> Iterator[None]:
+    """Answer on port `number`, to this host alone, while the block runs: /metrics, and /healthz, which is 503 while there is `trouble`. 0: do not."""
+    if not number:
+        yield
+        return
+
+    def answer(path: str) -> tuple[int, str] | None:
+        if path == "/metrics":
+            return 200, exposition()
+        if path == "/healthz":
+            said = trouble()
+            return (503, f"{said}\n") if said else (200, "ok\n")
+        return None
+
+    with counters_at(("127.0.0.1", number), answer):
+        yield
+
+
 def cannot_listen(address: tuple[str, int], error: OSError, option: str = "--listen") -> ShmStoreError:
     """Return the error that says which address cannot be used."""
     return ShmStoreError(f"cannot serve on {address[0]}:{address[1]}: {error.strerror}; choose another address with {option}")

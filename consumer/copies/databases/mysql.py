@@ -24,6 +24,7 @@ from shmstore.certificate import load_certificate
 from shmstore.consumer.copies.change_reduction import CURRENT, OURS, SEQ, VALID_TO, CopyRefuses
 from shmstore.consumer.copies.database_url import ServerUrl
 from shmstore.consumer.copies.databases.dialect import Refusal, Reshaping, Statements, TablePlace, TableShape
+from shmstore.consumer.copies.databases.standard_sql import StandardSql
 from shmstore.consumer.copies.databases.text_values import around, hexadecimal, joined, known_column, plain, replaced
 from shmstore.encoding.arrow import BINARY_TYPES
 from shmstore.event import Column
@@ -88,7 +89,7 @@ _OF_ALL |= {1836, 1873, 1927, 3024, 3032, 3100, 3101, 3168, 3572, 3950, 4031}
 _DUPLICATE = 1062
 
 
-class MySql:
+class MySql(StandardSql):
     """A MySQL or MariaDB server, as `url` names it."""
 
     kind = "mysql"
@@ -225,10 +226,6 @@ class MySql:
 
     # ---------------------------------------------------------------- tables
 
-    def table(self, place: TablePlace) -> str:
-        """`SqlDialect.table`."""
-        return f"{self.quote(place.schema)}.{self.quote(place.name)}"
-
     def own_schema(self, database: Statements) -> str:
         """`SqlDialect.own_schema`."""
         return str(database.query("SELECT DATABASE()")[0][0] or "")
@@ -237,13 +234,6 @@ class MySql:
         """`SqlDialect.create_schema`."""
         if not database.query(f"SELECT 1 FROM information_schema.schemata WHERE schema_name = {self.text(name)}"):
             database.execute(f"CREATE DATABASE IF NOT EXISTS {self.quote(name)}")
-
-    def schemas_with(self, database: Statements, table: str) -> list[str]:
-        """`SqlDialect.schemas_with`."""
-        found = database.query(
-            f"SELECT table_schema FROM information_schema.tables WHERE table_name = {self.text(table)} ORDER BY 1"
-        )
-        return [row[0] for row in found]
 
     def shape(self, database: Statements, place: TablePlace) -> TableShape | None:
         """`SqlDialect.shape`."""
@@ -263,14 +253,10 @@ class MySql:
     def create(self, database: Statements, place: TablePlace, shape: TableShape) -> None:
         """`SqlDialect.create`."""
         parts = [f"{self.quote(name)} {type_}" for name, type_ in shape.columns.items()]
-        parts.append(f"PRIMARY KEY ({self._names(shape.keys)})")
+        parts.append(f"PRIMARY KEY ({self.names(shape.keys)})")
         collation = "utf8mb4_nopad_bin" if self._mariadb else "utf8mb4_0900_bin"
         options = f"CHARACTER SET utf8mb4 COLLATE {collation}"
         database.execute(f"CREATE TABLE IF NOT EXISTS {self.table(place)} ({', '.join(parts)}) {options}")
-
-    def rename(self, database: Statements, place: TablePlace, old: str, new: str) -> None:
-        """`SqlDialect.rename`."""
-        database.execute(f"ALTER TABLE {self.table(place)} RENAME COLUMN {self.quote(old)} TO {self.quote(new)}")
 
     def add(self, database: Statements, place: TablePlace, name: str, type_: str, default: str) -> None:
         """MySQL gives long text no default but in brackets."""
@@ -285,7 +271,7 @@ class MySql:
         parts += [f"ADD COLUMN {quote(name)} {type_}" for name, type_ in change.add.items()]
         parts += [f"MODIFY COLUMN {quote(name)} {type_}" for name, type_ in change.modify.items()]
         if change.keys is not None:
-            parts.append(f"ADD PRIMARY KEY ({self._names(change.keys)})")
+            parts.append(f"ADD PRIMARY KEY ({self.names(change.keys)})")
         database.execute(f"ALTER TABLE {self.table(place)} {', '.join(parts)}")
 
     def empty(self, database: Statements, place: TablePlace, *, at_once: bool) -> None:
@@ -315,14 +301,14 @@ class MySql:
         """A temporary table of these rows, with the types of the copy's columns; return its name."""
         stage = f"{self.quote(place.schema)}.{OURS}stage"
         database.execute(f"DROP TEMPORARY TABLE IF EXISTS {stage}")  # that is left of rows that were refused
-        names = self._names(rows.column_names)
+        names = self.names(rows.column_names)
         database.execute(f"CREATE TEMPORARY TABLE {stage} AS SELECT {names} FROM {self.table(place)} WHERE 1 = 0")
         self._insert(database, stage, rows)
         return stage
 
     def _insert(self, database: Statements, table: str, rows: pa.Table) -> None:
         """INSERTs of some hundred kilobytes. Raises `CopyRefuses` for a row that the server takes no statement of."""
-        sql = f"INSERT INTO {table} ({self._names(rows.column_names)}) VALUES "
+        sql = f"INSERT INTO {table} ({self.names(rows.column_names)}) VALUES "
         head = sql.encode()
         for text, ends in joined(rows, _literals, between=",", null="NULL", before="(", after="),"):
             first = 0
@@ -341,9 +327,6 @@ class MySql:
 
     def _same(self, keys: Sequence[str], table: str) -> str:
         return " AND ".join(f"{table}.{self.quote(key)} = s.{self.quote(key)}" for key in keys)
-
-    def _names(self, columns: Sequence[str]) -> str:
-        return ", ".join(map(self.quote, columns))
 
 
 def _lock(name: str) -> str:

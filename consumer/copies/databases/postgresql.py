@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from shmstore.consumer.copies.change_reduction import CURRENT, OURS, SEQ, VALID_TO, CopyRefuses
 from shmstore.consumer.copies.databases.dialect import Refusal, Reshaping, Statements, TablePlace, TableShape
+from shmstore.consumer.copies.databases.standard_sql import StandardSql
 from shmstore.consumer.copies.databases.text_values import around, hexadecimal, joined, known_column, plain, replaced
 from shmstore.consumer.copies.target import TargetFailed
 from shmstore.encoding.arrow import BINARY_TYPES
@@ -50,7 +51,7 @@ _ESCAPES = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
 _OF_ALL = ("08", "25", "40", "53", "55", "57", "58", "F0", "XX")  # SQLSTATE's classes: connection, server, a lost transaction
 
 
-class PostgreSql:
+class PostgreSql(StandardSql):
     """A database of a PostgreSQL server, as `url` names it with libpq's parameters (``?sslmode=verify-full&sslrootcert=FILE``)."""
 
     kind = "postgresql"
@@ -136,14 +137,6 @@ class PostgreSql:
 
     # ---------------------------------------------------------------- text
 
-    def quote(self, name: str) -> str:
-        """`SqlDialect.quote`."""
-        return '"' + name.replace('"', '""') + '"'
-
-    def text(self, value: str) -> str:
-        """`SqlDialect.text`."""
-        return "'" + value.replace("'", "''") + "'"
-
     def literal(self, array: pa.Array) -> str:
         """`SqlDialect.literal`."""
         value = _copied(array, escape=False)[0].as_py()
@@ -181,10 +174,6 @@ class PostgreSql:
 
     # ---------------------------------------------------------------- tables
 
-    def table(self, place: TablePlace) -> str:
-        """`SqlDialect.table`."""
-        return f"{self.quote(place.schema)}.{self.quote(place.name)}"
-
     def own_schema(self, database: Statements) -> str:
         """`SqlDialect.own_schema`."""
         return str(database.query("SELECT current_schema()")[0][0] or "")
@@ -193,13 +182,6 @@ class PostgreSql:
         """Looked for first: an account without the right to make one may write to one that exists."""
         if not database.query(f"SELECT 1 FROM pg_namespace WHERE nspname = {self.text(name)}"):
             database.execute(f"CREATE SCHEMA IF NOT EXISTS {self.quote(name)}")
-
-    def schemas_with(self, database: Statements, table: str) -> list[str]:
-        """`SqlDialect.schemas_with`."""
-        found = database.query(
-            f"SELECT table_schema FROM information_schema.tables WHERE table_name = {self.text(table)} ORDER BY 1"
-        )
-        return [row[0] for row in found]
 
     def shape(self, database: Statements, place: TablePlace) -> TableShape | None:
         """`SqlDialect.shape`."""
@@ -220,17 +202,8 @@ class PostgreSql:
     def create(self, database: Statements, place: TablePlace, shape: TableShape) -> None:
         """`SqlDialect.create`."""
         parts = [f"{self.quote(name)} {type_}" for name, type_ in shape.columns.items()]
-        parts.append(f"PRIMARY KEY ({self._names(shape.keys)})")
+        parts.append(f"PRIMARY KEY ({self.names(shape.keys)})")
         database.execute(f"CREATE TABLE IF NOT EXISTS {self.table(place)} ({', '.join(parts)})")
-
-    def rename(self, database: Statements, place: TablePlace, old: str, new: str) -> None:
-        """`SqlDialect.rename`."""
-        database.execute(f"ALTER TABLE {self.table(place)} RENAME COLUMN {self.quote(old)} TO {self.quote(new)}")
-
-    def add(self, database: Statements, place: TablePlace, name: str, type_: str, default: str) -> None:
-        """`SqlDialect.add`."""
-        given = f" DEFAULT {default}" if default else ""
-        database.execute(f"ALTER TABLE {self.table(place)} ADD COLUMN {self.quote(name)} {type_}{given}")
 
     def reshape(self, database: Statements, place: TablePlace, shape: TableShape, change: Reshaping) -> None:
         """One statement."""
@@ -243,7 +216,7 @@ class PostgreSql:
         parts += [f"ADD COLUMN {quote(name)} {type_}" for name, type_ in change.add.items()]
         parts += [f"ALTER COLUMN {quote(name)} TYPE {type_}" for name, type_ in change.modify.items()]
         if change.keys is not None:
-            parts.append(f"ADD PRIMARY KEY ({self._names(change.keys)})")
+            parts.append(f"ADD PRIMARY KEY ({self.names(change.keys)})")
         database.execute(f"ALTER TABLE {self.table(place)} {', '.join(parts)}")
 
     def empty(self, database: Statements, place: TablePlace, *, at_once: bool) -> None:
@@ -263,12 +236,12 @@ class PostgreSql:
                 self._put(database, table, keys, upserts.column_names)
 
     def _put(self, database: Statements, table: str, keys: Sequence[str], names: Sequence[str]) -> None:
-        into = f"INSERT INTO {table} ({self._names(names)}) SELECT {self._names(names)} FROM {_STAGE}"
+        into = f"INSERT INTO {table} ({self.names(names)}) SELECT {self.names(names)} FROM {_STAGE}"
         new = ", ".join(f"{self.quote(name)} = excluded.{self.quote(name)}" for name in names if name not in keys)
         try:
             with database.all_or_nothing():
                 what = f"DO UPDATE SET {new}" if new else "DO NOTHING"
-                database.execute(f"{into} ON CONFLICT ({self._names(keys)}) {what}")
+                database.execute(f"{into} ON CONFLICT ({self.names(keys)}) {what}")
         except TargetFailed as error:
             if getattr(error, "refusal", None) is not Refusal.UNIQUE:
                 raise
@@ -285,7 +258,7 @@ class PostgreSql:
     @contextmanager
     def _staged(self, database: Statements, table: str, rows: pa.Table) -> Iterator[None]:
         """A temporary table of these rows, with the types of the copy's columns. Where the body raises, what undoes its work drops the table."""
-        names = self._names(rows.column_names)
+        names = self.names(rows.column_names)
         database.execute(f"CREATE TEMPORARY TABLE {OURS}stage AS SELECT {names} FROM {table} WHERE false")
         sql = f"COPY {_STAGE} ({names}) FROM STDIN"
         with database.driver(sql) as connection, connection.cursor() as cursor, cursor.copy(sql.encode()) as copy:
@@ -299,9 +272,6 @@ class PostgreSql:
 
     def _same(self, keys: Sequence[str]) -> str:
         return " AND ".join(f"t.{self.quote(key)} = s.{self.quote(key)}" for key in keys)
-
-    def _names(self, columns: Sequence[str]) -> str:
-        return ", ".join(map(self.quote, columns))
 
 
 def _copied(array: pa.Array, *, escape: bool = True) -> pa.Array:

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from shmstore.consumer.copies.change_reduction import CURRENT, OURS, SEQ, VALID_TO, CopyRefuses
 from shmstore.consumer.copies.databases.dialect import Refusal, Reshaping, Statements, TablePlace, TableShape
+from shmstore.consumer.copies.databases.standard_sql import StandardSql
 from shmstore.consumer.copies.databases.text_values import plain
 from shmstore.encoding.arrow import BINARY_TYPES
 from shmstore.event import Column
@@ -38,7 +39,7 @@ _UNIQUE_ERRORS = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PR
 _TABLE_ERRORS = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE)
 
 
-class Sqlite:
+class Sqlite(StandardSql):
     """The database file `path`, which is created where there is none."""
 
     kind = "sqlite"
@@ -118,14 +119,6 @@ class Sqlite:
 
     # ---------------------------------------------------------------- text
 
-    def quote(self, name: str) -> str:
-        """`SqlDialect.quote`."""
-        return '"' + name.replace('"', '""') + '"'
-
-    def text(self, value: str) -> str:
-        """`SqlDialect.text`."""
-        return "'" + value.replace("'", "''") + "'"
-
     def literal(self, array: pa.Array) -> str:
         """`SqlDialect.literal`."""
         (value,) = _values(array)
@@ -180,17 +173,8 @@ class Sqlite:
     def create(self, database: Statements, place: TablePlace, shape: TableShape) -> None:
         """`SqlDialect.create`."""
         parts = [f"{self.quote(name)} {type_}" for name, type_ in shape.columns.items()]
-        parts.append(f"PRIMARY KEY ({self._names(shape.keys)})")
+        parts.append(f"PRIMARY KEY ({self.names(shape.keys)})")
         database.execute(f"CREATE TABLE IF NOT EXISTS {self.table(place)} ({', '.join(parts)}) STRICT")
-
-    def rename(self, database: Statements, place: TablePlace, old: str, new: str) -> None:
-        """`SqlDialect.rename`."""
-        database.execute(f"ALTER TABLE {self.table(place)} RENAME COLUMN {self.quote(old)} TO {self.quote(new)}")
-
-    def add(self, database: Statements, place: TablePlace, name: str, type_: str, default: str) -> None:
-        """`SqlDialect.add`."""
-        given = f" DEFAULT {default}" if default else ""
-        database.execute(f"ALTER TABLE {self.table(place)} ADD COLUMN {self.quote(name)} {type_}{given}")
 
     def reshape(self, database: Statements, place: TablePlace, shape: TableShape, change: Reshaping) -> None:
         """SQLite changes no type and no key of a table that is there: a table of the new shape takes its rows, its name and its indexes."""
@@ -207,7 +191,7 @@ class Sqlite:
         new = TablePlace("", f"{OURS}shape")
         self.create(database, new, TableShape(types, keys))
         if kept:
-            names = self._names(kept)
+            names = self.names(kept)
             database.execute(f"INSERT INTO {self.table(new)} ({names}) SELECT {names} FROM {self.table(place)}")
         database.execute(f"DROP TABLE {self.table(place)}")
         database.execute(f"ALTER TABLE {self.table(new)} RENAME TO {self.table(place)}")
@@ -230,7 +214,7 @@ class Sqlite:
         table = self.table(place)
         over = " AND ".join(f"{self.quote(key)} = ?" for key in keys)
         names = upserts.column_names
-        sql = f"INSERT INTO {table} ({self._names(names)}) VALUES ({', '.join('?' * len(names))})"
+        sql = f"INSERT INTO {table} ({self.names(names)}) VALUES ({', '.join('?' * len(names))})"
         with database.driver(sql) as connection:
             for rows in (deletes, upserts):
                 connection.executemany(f"DELETE FROM {table} WHERE {over}", _rows(rows.select(list(keys))))
@@ -242,9 +226,6 @@ class Sqlite:
         sql = f"UPDATE {self.table(place)} SET {VALID_TO} = ?, {CURRENT} = 0 WHERE {over} AND {CURRENT} AND {SEQ} < ?"
         with database.driver(sql) as connection:
             connection.executemany(sql, _rows(ends.select([VALID_TO, *keys, SEQ])))
-
-    def _names(self, columns: Sequence[str]) -> str:
-        return ", ".join(map(self.quote, columns))
 
 
 def _rows(table: pa.Table) -> Iterable[tuple[Any, ...]]:

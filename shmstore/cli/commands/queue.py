@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from shmstore.cli import log_lines, service
 from shmstore.cli.command import Commands
-from shmstore.cli.listening import clients_password, counters_at
+from shmstore.cli.listening import clients_password, counting
 from shmstore.cli.log_lines import say
 from shmstore.cli.options import FORMATS, add_log_lines, add_state
 from shmstore.cli.signals import ended, on_signal
@@ -20,7 +18,6 @@ from shmstore.patterns.table_patterns import FORMS as TABLE_FORMS
 if TYPE_CHECKING:
     from shmstore.consumer.queues.canal_routing import CanalRouting
     from shmstore.consumer.queues.messages import MessageOptions
-    from shmstore.consumer.queues.sender import Sender
 
 PASSWORD = "SHMSTORE_QUEUE_PASSWORD"
 
@@ -159,7 +156,7 @@ def queue(options: argparse.Namespace) -> int:
     """`shmstore queue`."""
     from shmstore.consumer import Consumer
     from shmstore.consumer.queues import kinds
-    from shmstore.consumer.queues.sender import Sender
+    from shmstore.consumer.queues.sender import Sender, exposition
 
     if options.store is None:
         raise ValueError("no store is given: name it, or write `store` into [queue] of the configuration file")
@@ -202,8 +199,11 @@ def queue(options: argparse.Namespace) -> int:
             over.set()
             sender.stop()
 
+        def figures() -> str:
+            return exposition(sender.counters, options.store, options.subscription)
+
         try:
-            with on_signal(stop) as came, _counting(options.metrics_port, options.store, options.subscription, sender):
+            with on_signal(stop) as came, counting(options.metrics_port, figures, lambda: sender.counters.trouble):
                 say(f"sending {options.store} as {options.subscription!r} to {options.brokers}, {options.delivery}")
                 service.notify("READY=1", f"STATUS=sending to {options.brokers}")
                 sender.run()
@@ -212,26 +212,6 @@ def queue(options: argparse.Namespace) -> int:
     done = sender.counters
     say(f"sent {done.messages:,} messages, {done.bytes:,} bytes, up to event {done.sequence}")
     return ended(came)
-
-
-@contextmanager
-def _counting(number: int, store: str, subscription: str, sender: Sender) -> Iterator[None]:
-    """Answer on --metrics-port while the block runs."""
-    if not number:
-        yield
-        return
-    from shmstore.consumer.queues.sender import exposition
-
-    def answer(path: str) -> tuple[int, str] | None:
-        if path == "/metrics":
-            return 200, exposition(sender.counters, store, subscription)
-        if path == "/healthz":
-            trouble = sender.counters.trouble
-            return (503, f"{trouble}\n") if trouble else (200, "ok\n")
-        return None
-
-    with counters_at(("127.0.0.1", number), answer):
-        yield
 
 
 def _messages(options: argparse.Namespace) -> MessageOptions:

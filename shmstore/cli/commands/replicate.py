@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from shmstore.cli import log_lines, service
 from shmstore.cli.command import Commands
-from shmstore.cli.listening import counters_at
+from shmstore.cli.listening import counting
 from shmstore.cli.log_lines import say
 from shmstore.cli.options import add_log_lines, add_state
 from shmstore.cli.signals import ended, on_signal
@@ -143,7 +142,7 @@ def replicate(options: argparse.Namespace) -> int:
 
 
 def _copy(options: argparse.Namespace, copied: CopiedTables, copies: CopySet, place: str) -> int:
-    from shmstore.consumer.copies.copying import Copying
+    from shmstore.consumer.copies.copying import Copying, exposition
     from shmstore.consumer.copies.initial_rows import InitialRows
 
     over = threading.Event()
@@ -163,7 +162,11 @@ def _copy(options: argparse.Namespace, copied: CopiedTables, copies: CopySet, pl
             running.append(copying)
             if over.is_set():
                 return ended(came)
-            with _counting(options.metrics_port, options.store, options.subscription, copying):
+
+            def figures() -> str:
+                return exposition(copying.counters, options.store, options.subscription)
+
+            with counting(options.metrics_port, figures, lambda: copying.counters.trouble):
                 initial = None
                 if options.snapshot:
                     initial = InitialRows(copied, copying.existing(), lambda: not over.is_set())
@@ -221,26 +224,6 @@ def _end(reader: Consumer, initial: InitialRows | None) -> Callable[[], int | No
         return last[-1]
 
     return end
-
-
-@contextmanager
-def _counting(number: int, store: str, subscription: str, copying: Copying) -> Iterator[None]:
-    """Answer on --metrics-port while the block runs."""
-    if not number:
-        yield
-        return
-    from shmstore.consumer.copies.copying import exposition
-
-    def answer(path: str) -> tuple[int, str] | None:
-        if path == "/metrics":
-            return 200, exposition(copying.counters, store, subscription)
-        if path == "/healthz":
-            trouble = copying.counters.trouble
-            return (503, f"{trouble}\n") if trouble else (200, "ok\n")
-        return None
-
-    with counters_at(("127.0.0.1", number), answer):
-        yield
 
 
 def _print_plan(copies: CopySet) -> int:
