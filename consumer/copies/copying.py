@@ -31,7 +31,7 @@ from shmstore.consumer.consumer import Consumer
 from shmstore.consumer.copies.change_reduction import CannotFollow
 from shmstore.consumer.copies.copy_set import CopySet
 from shmstore.consumer.copies.target import TargetBusy, TargetFailed
-from shmstore.consumer.monitoring.metrics import Families
+from shmstore.consumer.monitoring.counters import Counters, figure
 from shmstore.home.reader_state import CopiesBatch, keep_batch, kept_batch
 
 FIRST_PAUSE: Final = 0.2  # seconds before a batch that the target did not take is tried again; twice as long each time
@@ -41,33 +41,15 @@ IDLE_SECONDS: Final = 0.5  # without an event, after which the target is closed:
 _log = logging.getLogger("shmstore.copies")
 
 
-@dataclass(slots=True)
-class CopyingCounters:
+@dataclass(slots=True, kw_only=True)
+class CopyingCounters(Counters):
     """What was done since the process began."""
 
-    rows: int = 0
-    batches: int = 0
-    seconds: float = 0.0  # in the copies
-    retries: int = 0
-    sequence: int = -1  # the last event that is in the copies
-    aside: int = 0  # copies that do not follow their tables now
-    trouble: str = ""  # why nothing is written now
+    PREFIX = "shmstore_replicate"
 
-
-def exposition(counters: CopyingCounters, store: str, subscription: str) -> str:
-    """Return the counters as Prometheus text."""
-    families = Families("shmstore_replicate")
-    for name, kind, help, value in (
-        ("rows_total", "counter", "Changed rows that were applied to copies.", counters.rows),
-        ("batches_total", "counter", "Batches that were applied.", counters.batches),
-        ("seconds_total", "counter", "Seconds that were spent in applying them.", counters.seconds),
-        ("retries_total", "counter", "How often a batch was tried again.", counters.retries),
-        ("sequence", "gauge", "Sequence of the last event that is in the copies; -1: of none.", counters.sequence),
-        ("copies_aside", "gauge", "Copies that do not follow their tables now.", counters.aside),
-        ("in_trouble", "gauge", "1 while the target does not take a batch.", int(bool(counters.trouble))),
-    ):
-        families.add(name, kind, help, value, store=store, subscription=subscription)
-    return families.text()
+    rows: int = figure("rows_total", "Changed rows that were applied to copies.")
+    seconds: float = figure("seconds_total", "Seconds that were spent in applying them.", 0.0)
+    aside: int = figure("copies_aside", "Copies that do not follow their tables now.")
 
 
 class Copying:

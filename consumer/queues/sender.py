@@ -25,7 +25,7 @@ from shmstore import Batch, EventStore, Position, PositionNotFound
 from shmstore.atomic_file import replace
 from shmstore.consumer.consumer import Consumer
 from shmstore.consumer.formats.formatter import dump
-from shmstore.consumer.monitoring.metrics import Families
+from shmstore.consumer.monitoring.counters import Counters, figure
 from shmstore.consumer.queues.messages import NOT_IN_TOPICS, MessageOptions, Messages
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, Queue, QueueUnreachable
 from shmstore.event import Event, EventType
@@ -40,33 +40,15 @@ LONGEST_PAUSE: Final = 30.0
 _log = logging.getLogger("shmstore.queue")
 
 
-@dataclass(slots=True)
-class Counters:
+@dataclass(slots=True, kw_only=True)
+class SenderCounters(Counters):
     """What a sender did since it began."""
 
-    messages: int = 0
-    bytes: int = 0
-    batches: int = 0
-    retries: int = 0
-    oversized: int = 0
-    sequence: int = -1  # the last that is in the queue
-    trouble: str = ""  # why nothing goes out now
+    PREFIX = "shmstore_queue"
 
-
-def exposition(counters: Counters, store: str, subscription: str) -> str:
-    """Return the counters as Prometheus text."""
-    families = Families("shmstore_queue")
-    for name, kind, help, value in (
-        ("messages_total", "counter", "Messages that the queue has.", counters.messages),
-        ("bytes_total", "counter", "Bytes of their values.", counters.bytes),
-        ("batches_total", "counter", "Batches that the queue has.", counters.batches),
-        ("retries_total", "counter", "How often the queue was opened again after an error.", counters.retries),
-        ("oversized_total", "counter", "Messages that were too large.", counters.oversized),
-        ("sequence", "gauge", "Sequence of the last event that is in the queue; -1: of none.", counters.sequence),
-        ("in_trouble", "gauge", "1 while nothing goes out.", int(bool(counters.trouble))),
-    ):
-        families.add(name, kind, help, value, store=store, subscription=subscription)
-    return families.text()
+    messages: int = figure("messages_total", "Messages that the queue has.")
+    bytes: int = figure("bytes_total", "Bytes of their values.")
+    oversized: int = figure("oversized_total", "Messages that were too large.")
 
 
 class Sender:
@@ -92,7 +74,7 @@ class Sender:
             raise ValueError(f"oversized {oversized!r} is unknown; give one of {', '.join(OVERSIZED)}")
         if (oversized == "claim-check") != bool(folder):
             raise ValueError("oversized claim-check needs a folder, and nothing else has one")
-        self.counters = Counters()
+        self.counters = SenderCounters()
         self._consumer, self._queue, self._options = consumer, queue, options
         self._messages = Messages(options, queue.partitions)
         self._oversized, self._folder = oversized, Path(folder)

@@ -227,7 +227,7 @@ def test_each_option_of_spark_is_there() -> None:
 def test_alerts_name_metrics_that_exist() -> None:
     """Each metric that the pages name is one that `shmstore metrics` prints, or `serve`, or `replicate`, or that the rules record."""
     known = set(re.findall(r"`(shmstore_\w+)`", generated.metrics() + generated.serve_metrics()))
-    known |= set(re.findall(r"# TYPE (\w+)", copying.exposition(copying.CopyingCounters(), "orders", "replicate")))
+    known |= set(re.findall(r"# TYPE (\w+)", copying.CopyingCounters().exposition("orders", "replicate")))
     known |= set(re.findall(r"record: (\S+)", (ROOT / "deploy/prometheus/shmstore.rules.yml").read_text()))
     assert len(known) > 30
     for page in PAGES:

@@ -156,7 +156,7 @@ def queue(options: argparse.Namespace) -> int:
     """`shmstore queue`."""
     from shmstore.consumer import Consumer
     from shmstore.consumer.queues import kinds
-    from shmstore.consumer.queues.sender import Sender, exposition
+    from shmstore.consumer.queues.sender import Sender
 
     if options.store is None:
         raise ValueError("no store is given: name it, or write `store` into [queue] of the configuration file")
@@ -200,7 +200,7 @@ def queue(options: argparse.Namespace) -> int:
             sender.stop()
 
         def figures() -> str:
-            return exposition(sender.counters, options.store, options.subscription)
+            return sender.counters.exposition(options.store, options.subscription)
 
         try:
             with on_signal(stop) as came, counting(options.metrics_port, figures, lambda: sender.counters.trouble):

@@ -142,7 +142,7 @@ def replicate(options: argparse.Namespace) -> int:
 
 
 def _copy(options: argparse.Namespace, copied: CopiedTables, copies: CopySet, place: str) -> int:
-    from shmstore.consumer.copies.copying import Copying, exposition
+    from shmstore.consumer.copies.copying import Copying
     from shmstore.consumer.copies.initial_rows import InitialRows
 
     over = threading.Event()
@@ -164,7 +164,7 @@ def _copy(options: argparse.Namespace, copied: CopiedTables, copies: CopySet, pl
                 return ended(came)
 
             def figures() -> str:
-                return exposition(copying.counters, options.store, options.subscription)
+                return copying.counters.exposition(options.store, options.subscription)
 
             with counting(options.metrics_port, figures, lambda: copying.counters.trouble):
                 initial = None

@@ -20,7 +20,7 @@ import pytest
 from shmstore import Column, Consumer, Event, EventStore, EventType, TableSchema
 from shmstore.cli.main import main
 from shmstore.consumer.copies.copy import Copy
-from shmstore.consumer.copies.copying import Copying, exposition
+from shmstore.consumer.copies.copying import Copying
 from shmstore.home.definitions import Definition, DefinitionsFile
 from shmstore.home.home import Home
 from shmstore.home.reader_state import kept_batch
@@ -309,6 +309,6 @@ def test_counters(tmp_path: Path, binlog: Binlog, logged: EventStore) -> None:
     with Consumer(logged.name, "replicate", auto_ack=False, timeout=0) as reader:
         copying = Copying(reader, replication(tmp_path, "parquet", store=logged.name, subscription="replicate"), "here")
         copying.run(lambda: logged.newest)
-    text = exposition(copying.counters, logged.name, "replicate")
+    text = copying.counters.exposition(logged.name, "replicate")
     assert f'shmstore_replicate_rows_total{{store="{logged.name}",subscription="replicate"}} 2' in text
     assert f'shmstore_replicate_sequence{{store="{logged.name}",subscription="replicate"}} {logged.newest}' in text
