@@ -2,6 +2,7 @@
 
 It needs no Spark: Spark's `foreachBatch` calls it, and so does `shmstore replicate`. A batch has a number, under the name of what reads the
 stream (the query). A batch that is run again has the same number and the same events; each copy knows which of its steps are done.
+Where the target allows it, several tables are brought up to date at once, so that a large one does not hold up small ones.
 A table whose rows only the server knows is read again, by a snapshot of that one table which is asked of the producer; the others
 continue meanwhile.
 """
@@ -10,14 +11,22 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from shmstore import StoreView
 from shmstore.consumer.collector import no_collector
-from shmstore.consumer.copies.change_reduction import CannotCopy, CannotFollow, Columns, collect, target_fields
+from shmstore.consumer.copies.change_reduction import (
+    CannotCopy,
+    CannotFollow,
+    Columns,
+    TableChanges,
+    collect,
+    target_fields,
+)
 from shmstore.consumer.copies.copied_tables import CopiedTables
 from shmstore.consumer.copies.copy import Copy
 from shmstore.consumer.copies.target import Target
@@ -30,6 +39,7 @@ from shmstore.home.snapshots import request_snapshot
 from shmstore.patterns.table_patterns import exactly
 from shmstore.sql.names import folded
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -99,31 +109,58 @@ class CopySet:
                     there = partial(self._copied, source)
                     before = partial(self._columns_before, source)
                     changes = collect(events, self._selection, self._keys, self._history, there, source, known, before)
-                for (database, table), change in changes.items():
-                    steps = change.finish()
+                works = [partial(self._bring, source, change, query, batch) for change in changes.values()]
+                for change, copy in zip(changes.values(), self._at_once(works), strict=True):
                     rows += change.rows
-                    known[database, table] = change.known
-                    if not steps:
-                        continue
-                    name = _full_name(source, database, table)
-                    try:
-                        copy = self._copy(source, database, table)
-                    except CannotCopy as error:
+                    known[change.name] = change.known
+                    name = _full_name(source, *change.name)
+                    if isinstance(copy, CannotCopy):
                         if name not in aside:
-                            _log.warning("%s has no copy, and the others continue: %s", name, error)
+                            _log.warning("%s has no copy, and the others continue: %s", name, copy)
                         aside.add(name)
-                        continue
-                    if not copy.done(query, batch):
-                        copy.apply(steps, query, batch)
-                    (aside.add if copy.aside else aside.discard)(name)
-                    if copy.wanted and source is None:
-                        waiting.append((name, copy.wanted))
+                    elif copy is not None:
+                        (aside.add if copy.aside else aside.discard)(name)
+                        if copy.wanted and source is None:
+                            waiting.append((name, copy.wanted))
         if aside != self._aside:
             self._aside = aside
             keep_aside(self._home, self._selection.subscription, aside)
         for name, request in waiting:  # now that the copies' state is kept; asked for again, it is the same request
             self._ask(name, request)
         return rows
+
+    def _bring(self, source: str | None, change: TableChanges, query: str, batch: int) -> Copy | CannotCopy | None:
+        """Bring one table's copy up to date; return it, None where nothing concerns it, or why there can be none."""
+        steps = change.finish()
+        if not steps:
+            return None
+        try:
+            copy = self._copy(source, *change.name)
+        except CannotCopy as error:
+            return error
+        if not copy.done(query, batch):
+            copy.apply(steps, query, batch)
+        return copy
+
+    def _at_once(self, works: Sequence[Callable[[], T]]) -> list[T]:
+        """Return what each work returns. They are of different tables, so that each has a copy, and marks, of its own: as many run at the same
+        time, in threads, as the target allows. Raises what the first of them raised, after all that had begun have ended: no thread writes to a
+        copy of a batch that is run again.
+        """
+        count = min(self._target.at_once, len(works))
+        if count <= 1:
+            return [work() for work in works]
+        with ThreadPoolExecutor(count, "copies") as pool:
+            futures = [pool.submit(self.in_thread(work)) for work in works]
+            try:
+                return [future.result() for future in futures]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def in_thread(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Return `work` as it is to run in another thread than this one."""
+        return work
 
     def planned(self) -> list[str]:
         """Return a line for each table that is known now: the copy that there is, or the one that its rows would create. Nothing is changed."""

@@ -58,7 +58,7 @@ def parquet(place: str, options: TargetOptions) -> OpenedTarget:
     """Parquet files: ``parquet:PATH``."""
     options.only("parquet")
     try:
-        from shmstore.consumer.copies.targets.folders import Folders
+        from shmstore.consumer.copies.targets.folders import AT_ONCE, Folders
         from shmstore.consumer.copies.targets.parquet import ParquetTable
     except ImportError as error:
         raise ImportError(f"copies in Parquet need pyarrow, which is not installed: {install('arrow')}") from error
@@ -67,7 +67,7 @@ def parquet(place: str, options: TargetOptions) -> OpenedTarget:
         raise ValueError(
             f"parquet:{place}: Parquet copies are files of this host, replaced by a rename; an object store takes delta:{place}"
         )
-    return OpenedTarget(Folders(ParquetTable), address.place, _named(address))
+    return OpenedTarget(Folders(ParquetTable, at_once=AT_ONCE), address.place, _named(address))
 
 
 def duckdb(place: str, options: TargetOptions) -> OpenedTarget:

@@ -62,6 +62,10 @@ class TargetTable(Protocol):
 class Target(Protocol):
     """Where all copies of a run are. A copy's path in it is the run's template with the names of its database and table, each as `named`."""
 
+    @property
+    def at_once(self) -> int:
+        """How many copies may be written at the same time, each by a thread of its own; with 1 the thread that calls writes them all."""
+
     def table(self, path: str, name: str) -> TargetTable:
         """Return what holds the copy of table `name` (``database.table``, for messages) at `path`."""
 

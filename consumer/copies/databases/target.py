@@ -20,6 +20,8 @@ from shmstore.errors import did_you_mean, install
 class DatabaseTarget:
     """Copies in `database`; each is at ``schema.table`` or ``table``."""
 
+    at_once = 1  # on one connection
+
     def __init__(self, database: Database) -> None:
         self.database = database
 

@@ -45,7 +45,7 @@ from shmstore.consumer.copies.change_reduction import (
     target_fields,
 )
 from shmstore.consumer.copies.target import RowFile
-from shmstore.consumer.copies.targets.folders import Folders
+from shmstore.consumer.copies.targets.folders import AT_ONCE, Folders
 from shmstore.event import TableSchema
 from shmstore.sql.names import free
 
@@ -54,7 +54,7 @@ PART_BYTES = 8 << 20  # on disk, of the rows that are rewritten at a time
 
 def target(storage: Mapping[str, str] | None = None, optimize: int = 0) -> Folders:
     """Return the target whose copies are Delta tables in folders; the arguments are those of `DeltaLakeTable`."""
-    return Folders(lambda path, name: DeltaLakeTable(path, name, storage, optimize), lambda url: _folders(url, storage))
+    return Folders(lambda path, name: DeltaLakeTable(path, name, storage, optimize), lambda url: _folders(url, storage), AT_ONCE)
 
 
 def _folders(url: str, storage: Mapping[str, str] | None) -> list[str]:

@@ -79,6 +79,8 @@ def type_of(field: pa.Field) -> str:
 class DuckDB:
     """The copies in a DuckDB file (`Target`)."""
 
+    at_once = 1  # on one connection
+
     def __init__(self, path: str) -> None:
         self._path = str(Path(path).absolute())
         self._connection: duckdb.DuckDBPyConnection | None = None

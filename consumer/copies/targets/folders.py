@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from shmstore.consumer.copies.target import TargetTable
 
+AT_ONCE = max(2, min(4, os.cpu_count() or 1))  # copies that are written at the same time: each needs memory of its own
 # delta-rs takes % for an escape of its own and a backslash for a slash, and panics at some others
 _NO_FOLDER = re.compile(r"^[._]|[~%/\\{}\[\]^|\x00-\x1f\x7f]")
 
 
 class Folders:
-    """Copies in folders; `open(path, name)` opens one. `listed` gives the folders' names in a folder of an object store."""
+    """Copies in folders; `open(path, name)` opens one. `listed` gives the folders' names in a folder of an object store. `at_once` copies may be
+    written at the same time."""
 
-    def __init__(self, open: Callable[[str, str], TargetTable], listed: Callable[[str], list[str]] = lambda url: []) -> None:
-        self._open, self._listed = open, listed
+    def __init__(
+        self, open: Callable[[str, str], TargetTable], listed: Callable[[str], list[str]] = lambda url: [], at_once: int = 1
+    ) -> None:
+        self._open, self._listed, self.at_once = open, listed, at_once
 
     def table(self, path: str, name: str) -> TargetTable:
         """`Target.table`."""

@@ -83,6 +83,8 @@ def require_runtime(session: SparkSession, target: str) -> None:
 class IcebergTarget:
     """The copies in the catalogs of a session (`Target`)."""
 
+    at_once = 1  # the marks of a commit are a setting of the session
+
     def __init__(self, session: SparkSession) -> None:
         self._session = session
 

@@ -30,7 +30,7 @@ from shmstore.consumer.copies.databases.target import database_target
 from shmstore.consumer.copies.initial_rows import InitialRows, require_one_source
 from shmstore.consumer.copies.reading.address import parse
 from shmstore.consumer.copies.target import Target
-from shmstore.consumer.copies.targets.folders import Folders
+from shmstore.consumer.copies.targets.folders import AT_ONCE, Folders
 from shmstore.consumer.spark.callbacks import answering
 from shmstore.consumer.spark.options import FORMATS, SourceOptions
 from shmstore.consumer.spark.replicate import executor_rows
@@ -78,7 +78,7 @@ def _files(format: str, storage: Mapping[str, str] | None, optimize: int, sessio
     if format == "parquet":
         from shmstore.consumer.copies.targets.parquet import ParquetTable
 
-        return Folders(ParquetTable)
+        return Folders(ParquetTable, at_once=AT_ONCE)
     if format == "delta":
         try:
             from shmstore.consumer.copies.targets import delta

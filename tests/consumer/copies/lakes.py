@@ -19,7 +19,7 @@ from shmstore.consumer.copies.reading.duckdb_file import duckdb_file
 from shmstore.consumer.copies.target import Target
 from shmstore.consumer.copies.targets import delta
 from shmstore.consumer.copies.targets.duckdb import DuckDB
-from shmstore.consumer.copies.targets.folders import Folders
+from shmstore.consumer.copies.targets.folders import AT_ONCE, Folders
 from shmstore.consumer.copies.targets.parquet import ParquetTable
 from shmstore.encoding.codec import encode
 from shmstore.patterns.table_patterns import Patterns
@@ -32,7 +32,7 @@ def target_in(folder: Path, format: str, optimize: int = 0) -> tuple[Target, str
     if format == "duckdb":
         folder.mkdir(parents=True, exist_ok=True)
         return DuckDB(str(folder / "lake.duckdb")), "{database}.{table}"
-    target = delta.target(optimize=optimize) if format == "delta" else Folders(ParquetTable)
+    target = delta.target(optimize=optimize) if format == "delta" else Folders(ParquetTable, at_once=AT_ONCE)
     return target, str(folder / "lake/{database}/{table}")
 
 

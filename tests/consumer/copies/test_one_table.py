@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from shmstore import Column, EventType, TableSchema
 from shmstore.consumer.copies import copy as copies_
 from shmstore.consumer.copies.copy import Copy
+from shmstore.consumer.copies.targets.folders import AT_ONCE
 from tests.consumer.copies.lakes import FORMATS, apply, as_verify_reads, exists, move_away, read, replication, rows
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
 
@@ -143,6 +146,64 @@ def test_an_error_of_one_table_sets_that_one_aside(
     apply(copy, 3, binlog.read("whole", order_row(1), order_row(2), order_row(3)))
     assert not copy.aside
     assert set(rows(copy, "parquet")) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_large_table_does_not_hold_up_small_ones(
+    tmp_path: Path, binlog: Binlog, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    """Copies in folders are written at once, by a bounded number of threads; those on one connection one after the other, by the caller."""
+    tables = [ORDERS._replace(table=name) for name in ("large", *(f"small{i}" for i in range(8)))]
+    small, running, most, callers = threading.Event(), set[str](), list[int](), set[threading.Thread]()
+    real = Copy._follow
+
+    def follow(self: Any, step: Any, at: Any) -> None:
+        callers.add(threading.current_thread())
+        running.add(self._name)
+        most.append(len(running))
+        if self._name == "shop.large" and format != "duckdb":
+            assert small.wait(60)
+        real(self, step, at)
+        running.remove(self._name)
+        if self._name == "shop.small7":
+            small.set()
+
+    monkeypatch.setattr(Copy, "_follow", follow)
+    apply(replication(tmp_path, format), 0, *(binlog.insert(order_row(1), table=table) for table in tables))
+    assert 1 + (format != "duckdb") <= max(most) <= (1 if format == "duckdb" else AT_ONCE)
+    assert (threading.current_thread() in callers) == (format == "duckdb")
+    assert all(set(rows(replication(tmp_path, format), format, table.table)) == {1} for table in tables)
+
+
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_an_error_waits_for_the_tables_that_are_being_written(
+    tmp_path: Path, binlog: Binlog, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    """The batch is run again only after no thread writes any more, and each change is in each copy once."""
+    tables = [ORDERS._replace(table=name) for name in "abcdef"]
+    batch = [binlog.insert(order_row(1), order_row(2), table=table) for table in tables]
+    real, raised, after = Copy._follow, threading.Event(), list[str]()
+
+    def follow(self: Any, step: Any, at: Any) -> None:
+        if self._name == "shop.a":
+            raised.set()
+            raise OSError(28, "No space left on device")
+        assert raised.wait(60)
+        real(self, step, at)
+        after.append(self._name)
+
+    copy = replication(tmp_path, format)
+    with monkeypatch.context() as patch:
+        patch.setattr(Copy, "_follow", follow)
+        with pytest.raises(OSError, match="No space"):
+            apply(copy, 0, *batch)
+    done = list(after)
+    assert not copy.aside
+    apply(copy, 0, *batch)
+    assert done == after
+    assert all(set(rows(copy, format, table.table)) == {1, 2} for table in tables)
+    versions = [DeltaTable(copy.path("shop", table.table)).version() for table in tables] if format == "delta" else [0]
+    assert set(versions) == {0}
 
 
 def test_what_is_not_of_one_table_ends_the_batch(tmp_path: Path, binlog: Binlog, monkeypatch: pytest.MonkeyPatch) -> None:
