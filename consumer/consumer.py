@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -142,7 +141,7 @@ class Consumer:
         self._timeout = timeout
         self._auto_ack = auto_ack
         self._batch: Batch | None = None  # the current one; None also after a rollback
-        self._stopped = threading.Event()
+        self._stopped = False
         self._closed = False
         self._turn = Turn(self._interrupt)
         self._moves = 0  # how often reading went elsewhere: a batch that was taken before is not given
@@ -238,7 +237,7 @@ class Consumer:
             try:
                 return self._next()
             except StoreClosed as closed:
-                if self._stopped.is_set() and not self._closed:  # on another host the wait for the store may be over by now
+                if self._stopped and not self._closed:  # on another host the wait for the store may be over by now
                     return None
                 if not self.attach_again(closed):
                     return None
@@ -252,7 +251,7 @@ class Consumer:
         """The next batch, which is not handed out yet; None at the end."""
         if self._auto_ack:
             self._ack()
-        if self._stopped.is_set():
+        if self._stopped:
             return None
         timeout, idle = self._timeout, False
         until = None if timeout is None else time.monotonic() + timeout
@@ -268,7 +267,7 @@ class Consumer:
                     return chosen
                 self._skip(batch)
                 idle = False
-            elif self._stopped.is_set() or self._closed or self._cancelled or (until is not None and time.monotonic() >= until):
+            elif self._stopped or self._closed or self._cancelled or (until is not None and time.monotonic() >= until):
                 return None
             elif not idle:
                 self.subscription.save_checkpoint()  # nothing comes: what was acked last becomes durable now, not with the next ack
@@ -294,7 +293,7 @@ class Consumer:
             before.close()
 
         def ended() -> bool:
-            return self._cancelled or self._stopped.is_set()
+            return self._cancelled or self._stopped
 
         try:
             retried(lambda: self._take_again(before.attach_again(same=True), name, acked), RETURN_SECONDS, ended)
@@ -437,7 +436,7 @@ class Consumer:
 
         May be called from another thread or from a signal handler.
         """
-        self._stopped.set()
+        self._stopped = True
         self.subscription.interrupt()
 
     def close(self) -> None:

@@ -78,7 +78,7 @@ class Copying:
         self._last = kept or CopiesBatch(uuid.uuid4().hex, place, -1, 0, 0, -1)
 
     def stop(self) -> None:
-        """End `run` after the batch that is being applied. May be called from a signal handler."""
+        """End `run` after the batch that is being applied. May be called from any thread."""
         self._stopped.set()
         self._consumer.stop()
 

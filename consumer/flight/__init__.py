@@ -2,12 +2,4 @@
 
 from shmstore.consumer.flight.settings import FlightSettings
 
-
-def serve(settings: FlightSettings) -> list[int]:
-    """Serve until SIGTERM or SIGINT; blocks; returns the signals that came. Raises `OSError` where the address or the certificate cannot be had."""
-    from shmstore.consumer.flight.process import run
-
-    return run(settings)
-
-
-__all__ = ["FlightSettings", "serve"]
+__all__ = ["FlightSettings"]

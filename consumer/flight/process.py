@@ -1,29 +1,23 @@
-"""The server's process: the file limit, signals, start-up warnings."""
+"""The server as a process runs it: the file limit, start-up warnings."""
 
 from __future__ import annotations
 
 import logging
-import queue
-import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
 
 from shmstore.consumer.flight.server import FlightServer
 from shmstore.consumer.flight.settings import FlightSettings
 from shmstore.consumer.serving.access import is_loopback
 from shmstore.consumer.serving.capacity import Capacity
 
-# The system may give a signal that comes while another is handled to any thread, and that ends no wait of the main one: it looks itself.
-AWAKE_SECONDS: Final = 0.5
-
 _log = logging.getLogger("shmstore.serve")
 
 
 @contextmanager
 def serving(settings: FlightSettings) -> Iterator[FlightServer]:
-    """Serve while the block runs."""
+    """Serve while the block runs. Raises `OSError` where the address or the certificate cannot be had."""
     capacity = Capacity.of_process(settings.max_connections)
     if capacity.connections < settings.max_connections:
         _log.warning(
@@ -43,24 +37,3 @@ def serving(settings: FlightSettings) -> Iterator[FlightServer]:
         yield server
     finally:
         server.close()
-
-
-def run(settings: FlightSettings) -> list[int]:
-    """Serve until SIGTERM, SIGINT or SIGHUP comes; return the signals that came."""
-    came: queue.SimpleQueue[int] = queue.SimpleQueue()  # an Event may not be set where its own wait was interrupted
-
-    def end(number: int, _: object) -> None:
-        came.put(number)
-
-    ending = [
-        number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN
-    ]
-    before = {number: signal.signal(number, end) for number in ending}
-    try:
-        with serving(settings):
-            while True:
-                with suppress(queue.Empty):
-                    return [came.get(timeout=AWAKE_SECONDS)]
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -11,7 +11,7 @@ from shmstore.consumer.remote.address import PORT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlightSettings:
-    """Options of `shmstore.consumer.flight.serve`. Raises `ValueError` where one is out of bounds or two contradict each other.
+    """Options of the server. Raises `ValueError` where one is out of bounds or two contradict each other.
 
     `stores` are the stores that clients may name, each NAME or NAME=STORE where clients know it by another one; empty means every store of this
     host. Clients give `user` and `password`, or the password alone as a bearer token; an empty password lets everybody in, and one

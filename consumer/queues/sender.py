@@ -84,7 +84,7 @@ class Sender:
         self._first: tuple[int, int] | None = None  # epoch and sequence of the first event that was sent
 
     def stop(self) -> None:
-        """End `run` after the batch that is being sent. May be called from a signal handler."""
+        """End `run` after the batch that is being sent. May be called from any thread."""
         self._stopped.set()
         self._consumer.stop()
 

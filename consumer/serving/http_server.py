@@ -75,7 +75,7 @@ Respond = Callable[[HttpRequest], Response]
 class HttpServer(ThreadingHTTPServer):
     """Answers each request with what `respond` returns, in a thread of its own. Port 0 takes a free one.
 
-    Raises OSError where the address cannot be had. `serve_forever` serves; `stop` ends it, from a signal handler, too;
+    Raises OSError where the address cannot be had. `serve_forever` serves; `stop` ends it, from any thread;
     `server_close` waits a moment for answers under way, which hold stores. `start` serves in a thread; then `close` does all that.
     """
 

@@ -185,7 +185,7 @@ def _run(spark: SparkSession, given: argparse.Namespace, stopping: threading.Eve
     try:
         for number in _ENDING:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as by nohup
-                signal.signal(number, lambda *_: _interrupt(stopping))
+                signal.signal(number, _interrupt)
         query = replicate(
             spark,
             store=given.store,
@@ -269,9 +269,8 @@ def _local(builder: Any) -> SparkSession:
     return session
 
 
-def _interrupt(stopping: threading.Event) -> None:
-    stopping.set()
-    raise KeyboardInterrupt
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt  # and no more: `stopping` has a lock, which the main thread may hold
 
 
 def _cause(error: Exception) -> str:

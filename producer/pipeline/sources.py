@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from typing import Final
 
 from shmstore import EventStore
 from shmstore.home.acks import checkpoints_in
@@ -20,9 +19,6 @@ from shmstore.producer.start.resume import resume_point
 from shmstore.producer.stop import Stop
 
 __all__ = ["run_all"]
-
-# The system may give a signal that comes while another is handled to any thread, and that ends no wait of the main one: it looks itself.
-AWAKE_SECONDS: Final = 0.5
 
 
 def run_all(
@@ -53,8 +49,7 @@ def run_all(
     for thread in threads:
         thread.start()
     for thread in threads:
-        while thread.is_alive():
-            thread.join(AWAKE_SECONDS)
+        thread.join()
     attempts.raise_first()
     return [results[i] for i in range(len(settings))]
 

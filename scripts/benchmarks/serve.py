@@ -159,11 +159,11 @@ def _spawn(target: Callable[..., None], *arguments: Any) -> Any:
 
 
 def _start_server(state: str) -> tuple[Any, int]:
-    from shmstore.consumer.wire import CanalSettings, serve
+    from shmstore.consumer.wire import CanalProcess, CanalSettings
 
     ready = _FORK.SimpleQueue()
     settings = CanalSettings(port=0, state=state, ready=lambda address: ready.put(address[1]))
-    process = _spawn(serve, settings)
+    process = _spawn(CanalProcess(settings).run)
     return process, ready.get()
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -251,13 +250,13 @@ def one_call(spark: SparkSession, store: str, folder: Path) -> StreamingQuery:
 
 def main() -> None:
     """Run the query until SIGTERM."""
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    came: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
     store, folder = sys.argv[1], Path(sys.argv[2])
     spark = session(folder)
     query = (one_call if "replicate" in sys.argv[3:] else foreach_batch)(spark, store, folder)
     try:
-        while not stop.is_set() and query.isActive:
+        while not came and query.isActive:
             query.awaitTermination(1)  # raises what the query failed with
     finally:
         query.stop()

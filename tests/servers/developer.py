@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import signal
 import sys
 import tempfile
 import threading
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scripts.shop.schema import create_statements
+from shmstore.cli.signals import on_signal
 
 if TYPE_CHECKING:
     from tests.servers.server import Server
@@ -82,10 +82,8 @@ def main() -> int:
     from tests.servers.server import ServerUnavailable, start_server
 
     asked = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: asked.set())
     try:
-        with start_server(arguments.kind, arguments.option, kept, arguments.port) as server:
+        with on_signal(asked.set), start_server(arguments.kind, arguments.option, kept, arguments.port) as server:
             if arguments.shop:
                 _open_shop(server)
             _describe(server, arguments.kind, kept)

@@ -1,12 +1,10 @@
-"""The server's process: signals, and its counters for other threads."""
+"""The server as a process runs it: until it is stopped, with start-up warnings, and with its counters for other threads."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-import threading
-from collections.abc import Callable
+from contextlib import suppress
 
 from shmstore.consumer.serving.access import is_loopback
 from shmstore.consumer.serving.http_server import PATIENCE
@@ -16,39 +14,47 @@ from shmstore.consumer.wire.server.settings import CanalSettings
 _log = logging.getLogger("shmstore.serve")
 
 
-async def run(settings: CanalSettings, stop: asyncio.Event | None = None) -> list[int]:
-    """Serve until `stop` is set, or SIGTERM, SIGINT or SIGHUP comes (in the main thread only); return the signals that came."""
-    stop = stop or asyncio.Event()
-    came: list[int] = []
+class CanalProcess:
+    """A server in an event loop of its own: `run` serves until `stop`, which any thread may call, also before."""
 
-    def end(number: int) -> None:
-        came.append(number)
-        stop.set()
+    def __init__(self, settings: CanalSettings) -> None:
+        self._settings = settings
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over = asyncio.Event()
+        self._stopped = False
 
-    loop = asyncio.get_running_loop()
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, end, number)
-    server = CanalServer(settings)
-    await server.start()
-    try:
-        if settings.expose is not None:
-            settings.expose(_read_in(loop, server.metrics.exposition))
-        if not settings.credentials.password_hash and not is_loopback(server.address[0]):
-            _log.warning("every client that reaches %s:%s can read every store served: no password is set", *server.address)
-        if settings.ready is not None:
-            settings.ready(server.address)
-        await stop.wait()
-    finally:
-        await server.close()
-    return came
+    def stop(self) -> None:
+        """End `run`."""
+        self._stopped = True  # before the look at the loop, as `_serve` looks after it has set that
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._over.set)
 
+    def run(self) -> None:
+        """Serve. Raises OSError where the address or the certificate cannot be had."""
+        asyncio.run(self._serve())
 
-def _read_in(loop: asyncio.AbstractEventLoop, exposition: Callable[[], str]) -> Callable[[], str]:
-    """Return what other threads read the counters with: where they are written, in the server's event loop."""
+    async def _serve(self) -> None:
+        settings = self._settings
+        loop = self._loop = asyncio.get_running_loop()
+        server = CanalServer(settings)
+        await server.start()
+        try:
+            if settings.expose is not None:
+                settings.expose(lambda: self._exposition(loop, server))
+            if not settings.credentials.password_hash and not is_loopback(server.address[0]):
+                _log.warning("every client that reaches %s:%s can read every store served: no password is set", *server.address)
+            if settings.ready is not None:
+                settings.ready(server.address)
+            if not self._stopped:
+                await self._over.wait()
+        finally:
+            await server.close()
 
-    async def read() -> str:
-        return exposition()
+    def _exposition(self, loop: asyncio.AbstractEventLoop, server: CanalServer) -> str:
+        """The counters, read where they are written: in the event loop. For other threads."""
 
-    return lambda: asyncio.run_coroutine_threadsafe(read(), loop).result(PATIENCE)
+        async def read() -> str:
+            return server.metrics.exposition()
+
+        return asyncio.run_coroutine_threadsafe(read(), loop).result(PATIENCE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -14,7 +15,7 @@ from shmstore.cli.command import Commands
 from shmstore.cli.listening import add_access, cannot_listen, clients_password, counters_at, tls_of
 from shmstore.cli.log_lines import say
 from shmstore.cli.options import STATE, add_log_lines
-from shmstore.cli.signals import ended
+from shmstore.cli.signals import ended, on_signal
 from shmstore.cli.values import address, port, seconds, whole
 from shmstore.errors import ShmStoreError, StoreNotFound
 
@@ -194,7 +195,7 @@ def flags(sub: Parser) -> None:
 
 
 def serve(options: argparse.Namespace) -> int:
-    """`shmstore serve`. The servers take SIGTERM and Ctrl-C themselves and end in order."""
+    """`shmstore serve`."""
     password = clients_password(options.password_file, "SHMSTORE_SERVE_PASSWORD")
     hashed = options.password_hash_file
     if hashed and password:
@@ -250,7 +251,7 @@ def serve_clients(options: argparse.Namespace, password: str | Callable[[], str]
     missing = missing_stores(options.stores)
     if options.flight is None:
         return serve_canal(options, password, missing, expose)
-    from shmstore.consumer import flight
+    from shmstore.consumer.flight import FlightSettings
     from shmstore.consumer.flight.process import serving
 
     def ready(address: tuple[str, int]) -> None:
@@ -259,7 +260,7 @@ def serve_clients(options: argparse.Namespace, password: str | Callable[[], str]
             service.notify("READY=1", f"STATUS=listening on {address[0]}:{address[1]}")
             report_missing(missing)
 
-    settings = flight.FlightSettings(
+    settings = FlightSettings(
         host=options.flight[0],
         port=options.flight[1],
         stores=tuple(options.stores),
@@ -276,7 +277,10 @@ def serve_clients(options: argparse.Namespace, password: str | Callable[[], str]
     )
     try:
         if options.listen is None:
-            return ended(flight.serve(settings))
+            over = threading.Event()
+            with on_signal(over.set) as came, serving(settings):
+                over.wait()
+            return ended(came)
         with serving(settings):
             return serve_canal(options, password, missing, expose)
     except OSError as error:
@@ -287,8 +291,7 @@ def serve_clients(options: argparse.Namespace, password: str | Callable[[], str]
 
 def serve_canal(options: argparse.Namespace, password: str | Callable[[], str], missing: Sequence[str], expose: Expose) -> int:
     """Serve by Canal's protocol until a signal comes."""
-    from shmstore.consumer.wire import CanalSettings
-    from shmstore.consumer.wire import serve as run_server
+    from shmstore.consumer.wire import CanalProcess, CanalSettings
 
     def ready(address: tuple[str, int]) -> None:
         say(f"listening on {address[0]}:{address[1]}")
@@ -309,7 +312,10 @@ def serve_canal(options: argparse.Namespace, password: str | Callable[[], str], 
         **{name: getattr(options, name) for name in SERVED},
     )
     try:
-        return ended(run_server(settings))
+        server = CanalProcess(settings)
+        with on_signal(server.stop) as came:
+            server.run()
+        return ended(came)
     except OSError as error:
         if isinstance(error, ShmStoreError):
             raise

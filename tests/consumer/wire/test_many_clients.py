@@ -26,10 +26,10 @@ NewServer = Callable[..., ServerThread]
 
 SERVE = """
 import resource, sys
-from shmstore.consumer.wire import CanalSettings, serve
+from shmstore.consumer.wire import CanalProcess, CanalSettings
 soft, hard, most = map(int, sys.argv[2:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-serve(CanalSettings(port=0, state=sys.argv[1], max_connections=most, max_new_clients=64, ready=lambda at: print(at[1], flush=True)))
+CanalProcess(CanalSettings(port=0, state=sys.argv[1], max_connections=most, max_new_clients=64, ready=lambda at: print(at[1], flush=True))).run()
 """
 
 

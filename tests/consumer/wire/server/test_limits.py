@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import selectors
 import signal
@@ -17,10 +16,9 @@ from typing import Any
 import pytest
 
 from shmstore import BatchMode, EventStore
-from shmstore.consumer.wire import CanalSettings, serve
+from shmstore.consumer.wire import CanalProcess, CanalSettings
 from shmstore.consumer.wire.protocol import messages as m
 from shmstore.consumer.wire.protocol.messages import PacketType as T
-from shmstore.consumer.wire.server.process import run
 from tests.certificates import self_signed
 from tests.consumer.wire.harness import OTHER, RawClient, ServerThread, events, ids, refused, wait_for
 
@@ -59,7 +57,14 @@ def test_server_restart(new_server: NewServer, store: EventStore) -> None:
     assert store.subscriptions()[0].ack.sequence == store.newest
 
 
-SERVE = "import sys; from shmstore.consumer.wire import *; serve(CanalSettings(port=0, state=sys.argv[1], ready=lambda at: print(at[1], flush=True)))"
+SERVE = """
+import sys
+from shmstore.cli.signals import on_signal
+from shmstore.consumer.wire import CanalProcess, CanalSettings
+server = CanalProcess(CanalSettings(port=0, state=sys.argv[1], ready=lambda at: print(at[1], flush=True)))
+with on_signal(server.stop):
+    server.run()
+"""
 
 
 def spawn(state: Path) -> tuple[subprocess.Popen[str], int]:
@@ -270,7 +275,9 @@ def test_unusable_certificates(tmp_path: Path) -> None:
     self_signed(tmp_path, "locked", passphrase="secret")
     for certificate, key, said in (("plain.pem", "plain.pem", "PEM"), ("locked.pem", "locked.key", "encrypted")):
         with pytest.raises(ValueError, match=said) as refusal:
-            serve(CanalSettings(port=0, tls_cert=str(tmp_path / certificate), tls_key=str(tmp_path / key), state=tmp_path))
+            CanalProcess(
+                CanalSettings(port=0, tls_cert=str(tmp_path / certificate), tls_key=str(tmp_path / key), state=tmp_path)
+            ).run()
         assert key in str(refusal.value)
         assert "secret" not in str(refusal.value)
 
@@ -279,12 +286,9 @@ def test_open_to_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A server that others can reach says so where no password is set; one on loopback, or with a password, does not."""
 
     def said(**options: Any) -> bool:
-        async def short() -> None:
-            stop = asyncio.Event()
-            await run(CanalSettings(port=0, state=tmp_path, ready=lambda _: stop.set(), **options), stop)
-
         caplog.clear()
-        asyncio.run(short())
+        server = CanalProcess(CanalSettings(port=0, state=tmp_path, ready=lambda _: server.stop(), **options))
+        server.run()
         return "no password" in caplog.text
 
     assert [said(), said(host="0.0.0.0"), said(host="0.0.0.0", password="p")] == [False, True, False]
