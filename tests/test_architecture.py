@@ -83,7 +83,12 @@ LAYERS = {
     "shmstore.consumer.spark": ("callbacks options spark_version", "decode", "source", "replicate"),
     "shmstore.consumer.remote": ("address protocol events", "batch link", "subscription", "store"),
     "shmstore.consumer.flight": ("settings login connections metrics tables", "endpoint", "sessions", "server", "process"),
-    "shmstore.consumer.queues": ("queue canal_routing", "messages kafka redis_streams", "kinds sender"),
+    "shmstore.consumer.queues": (
+        "queue canal_routing",
+        "connecting",
+        "messages kafka nats_stream rabbitmq redis_streams",
+        "kinds sender",
+    ),
     "shmstore.consumer.wire": ("native protocol", "encoding", "session", "cluster", "server"),
 }
 
@@ -163,6 +168,8 @@ OWNERS = {
     "google": ("consumer/wire/protocol/",),
     "orjson": ("consumer/formats/formatter.py",),
     "confluent_kafka": ("consumer/queues/kafka.py",),
+    "nats": ("consumer/queues/nats_stream.py",),
+    "pika": ("consumer/queues/rabbitmq.py",),
     "redis": ("consumer/queues/redis_streams.py",),
     "kazoo": ("consumer/wire/cluster/",),
     "textual": ("consumer/live/top.py",),

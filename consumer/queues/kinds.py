@@ -1,4 +1,4 @@
-"""Which queues there are: Kafka, Redis Streams, and those that other packages bring by the entry point ``shmstore.queues``.
+"""Which queues there are: Kafka, NATS JetStream, RabbitMQ, Redis Streams, and those that other packages bring by the entry point ``shmstore.queues``.
 
 An entry point names a callable that takes a `QueueConnection` and returns a `Queue`, as `kafka` here.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
+from ssl import SSLContext
 from typing import Final
 
+from shmstore.consumer.queues.connecting import tls_context
 from shmstore.consumer.queues.queue import Queue
 from shmstore.errors import did_you_mean, install
 
@@ -75,20 +77,60 @@ def kafka(connection: QueueConnection) -> Queue:
     )
 
 
+def nats(connection: QueueConnection) -> Queue:
+    """A NATS server with JetStream. Raises ModuleNotFoundError without nats-py, ValueError for what cannot be a setting."""
+    try:
+        from shmstore.consumer.queues.nats_stream import PROGRESS, NatsStream
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"NATS needs nats-py: {install('nats')}", name=error.name) from error
+    _only_once(connection, "NATS")
+    return NatsStream(
+        connection.address,
+        connection.reader,
+        user=connection.user,
+        password=connection.password,
+        tls=_tls(connection),
+        progress=connection.progress or PROGRESS,
+        partitions=max(1, connection.partitions),
+        replicas=max(1, connection.replication),
+        create=connection.create,
+        settings=connection.settings,
+    )
+
+
+def rabbitmq(connection: QueueConnection) -> Queue:
+    """A RabbitMQ server. Raises ModuleNotFoundError without pika, ValueError for what cannot be a setting."""
+    try:
+        from shmstore.consumer.queues.rabbitmq import RabbitMQ
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"RabbitMQ needs pika: {install('rabbitmq')}", name=error.name) from error
+    if connection.exactly_once:
+        raise ValueError(
+            "RabbitMQ has no transaction over several queues, so a batch may come twice after a failure: say so with --delivery at-least-once"
+        )
+    _leave_out(
+        "RabbitMQ",
+        {"--new-replication": connection.replication > 0, "--progress-topic": connection.progress} | _of_kafka(connection),
+    )
+    return RabbitMQ(
+        connection.address,
+        user=connection.user,
+        password=connection.password,
+        tls=_tls(connection),
+        partitions=max(1, connection.partitions),
+        create=connection.create,
+        settings=connection.settings,
+    )
+
+
 def redis(connection: QueueConnection) -> Queue:
     """A Redis server. Raises ModuleNotFoundError without redis, ValueError for what cannot be a setting."""
     try:
         from shmstore.consumer.queues.redis_streams import PROGRESS, RedisStreams
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"Redis Streams need redis: {install('redis')}", name=error.name) from error
-    for option, given in (
-        ("--sasl", connection.mechanism),
-        ("--compression", connection.compression),
-        ("--new-replication", connection.replication > 0),
-        ("--delivery at-least-once", not connection.exactly_once),
-    ):
-        if given:
-            raise ValueError(f"{option} is not for Redis Streams: leave it out")
+    _only_once(connection, "Redis Streams")
+    _leave_out("Redis Streams", {"--new-replication": connection.replication > 0})
     return RedisStreams(
         connection.address,
         connection.reader,
@@ -104,7 +146,29 @@ def redis(connection: QueueConnection) -> Queue:
     )
 
 
-_OURS: Final[dict[str, Make]] = {"kafka": kafka, "redis": redis}
+def _of_kafka(connection: QueueConnection) -> dict[str, object]:
+    """What of the options only Kafka has."""
+    return {"--sasl": connection.mechanism, "--compression": connection.compression}
+
+
+def _only_once(connection: QueueConnection, of: str) -> None:
+    _leave_out(of, _of_kafka(connection) | {"--delivery at-least-once": not connection.exactly_once})
+
+
+def _leave_out(of: str, given: Mapping[str, object]) -> None:
+    """Raise ValueError for the first option that is given."""
+    for option, value in given.items():
+        if value:
+            raise ValueError(f"{option} is not for {of}: leave it out")
+
+
+def _tls(connection: QueueConnection) -> SSLContext | None:
+    if not (connection.tls or connection.tls_ca or connection.tls_cert):
+        return None
+    return tls_context(connection.tls_ca, connection.tls_cert, connection.tls_key)
+
+
+_OURS: Final[dict[str, Make]] = {"kafka": kafka, "nats": nats, "rabbitmq": rabbitmq, "redis": redis}
 
 
 def kinds() -> list[str]:

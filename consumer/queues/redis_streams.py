@@ -37,12 +37,11 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
+from shmstore.consumer.queues.connecting import ANSWER_SECONDS, checked, fenced, hosts
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
 
 PROGRESS: Final = "shmstore-progress"
-ANSWER_SECONDS: Final = 30.0  # for the server to answer
 LARGEST: Final = 512 << 20  # bytes of a value, where the server does not say it
-_SETTINGS: Final = ("db", "maxlen")
 
 _UNREACHABLE: Final = (ConnectionError, TimeoutError, BusyLoadingError, OutOfMemoryError, ReadOnlyError)
 _REFUSED: Final = (AuthenticationError, AuthorizationError, NoPermissionError)
@@ -75,7 +74,7 @@ class RedisStreams:
         self._address, self._reader, self._progress = address, reader, progress
         self._counter = f"{progress}:{reader}"
         self._partitions = partitions
-        numbers = dict.fromkeys(_SETTINGS, 0) | _numbers(settings or {})
+        numbers, _ = checked(settings or {}, "Redis", ("db", "maxlen"))
         self._trimmed = ("MAXLEN", "~", numbers["maxlen"]) if numbers["maxlen"] else ()
         self._how: dict[str, Any] = {
             "db": numbers["db"],
@@ -141,7 +140,7 @@ class RedisStreams:
         with client.pipeline() as batch:
             batch.watch(self._counter)  # before it is read: where it changes from here on, `execute` does nothing
             if int(batch.get(self._counter) or 0) != self._instance:
-                raise self._fenced()
+                raise fenced(self._reader)
             added = [(self._stream(message), message) for message in messages]
             for stream in {stream for stream, _ in added} - self._streams:
                 # The one error that MULTI does not find before it begins, and then leaves the rest of the batch in.
@@ -156,7 +155,7 @@ class RedisStreams:
                 batch.execute()
             except WatchError as error:  # another instance was opened; or redis-py's word for a link that was lost in between
                 if int(client.get(self._counter) or 0) != self._instance:
-                    raise self._fenced() from None
+                    raise fenced(self._reader) from None
                 raise ConnectionError(str(error)) from error
             except ResponseError as error:
                 if not isinstance(error, (*_UNREACHABLE, *_REFUSED, ExecAbortError)):
@@ -184,11 +183,6 @@ class RedisStreams:
             self._client.close()
         self._client = None
 
-    def _fenced(self) -> QueueRefused:
-        return QueueRefused(
-            f"another instance sends {self._reader!r} now: let one of them run, or give each a subscription of its own"
-        )
-
     def _refused(self, why: str) -> QueueRefused:
         return QueueRefused(f"Redis at {self._address} refuses: {why}")
 
@@ -214,21 +208,10 @@ def _place(address: str) -> dict[str, Any]:
     """Where the server is."""
     if address.startswith("/"):
         return {"unix_socket_path": address}
-    host, colon, number = address.rpartition(":")
-    if not colon or not number.isdigit() or not host or int(number) > 65535:
-        raise ValueError(f"--brokers {address!r} is no address of a Redis server: write HOST:PORT, or the path of its socket")
-    return {"host": host.strip("[]"), "port": int(number)}
-
-
-def _numbers(settings: Mapping[str, str]) -> dict[str, int]:
-    found = {}
-    for name, value in settings.items():
-        if name not in _SETTINGS:
-            raise ValueError(f"--set {name} is no setting of Redis: there are {', '.join(_SETTINGS)}")
-        if not value.isdigit():
-            raise ValueError(f"--set {name}={value}: give a whole number")
-        found[name] = int(value)
-    return found
+    [(host, port), *more] = hosts(address, "Redis")
+    if more:
+        raise ValueError(f"--brokers {address!r}: give the address of one Redis server, HOST:PORT, or the path of its socket")
+    return {"host": host, "port": port}
 
 
 def _fields(message: Message) -> list[str | bytes]:

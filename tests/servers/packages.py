@@ -43,6 +43,8 @@ ORIGINS = {
     "mariadb118": Origin("mariadb-server-core", "mariadb-client-core", {"debian": "trixie", "ubuntu": "resolute"}, "11.8"),
     "mysql": Origin("mysql-server-core", "mysql-client-core", {"debian": "sid"}, ""),
     "python314": Origin("python3.14", "libpython3.14-dev", {"debian": "sid", "ubuntu": "resolute"}, "3.14"),  # for scripts/wheels
+    "rabbitmq": Origin("rabbitmq-server", "erlang-base", {}, ""),
+    "nats": Origin("nats-server", "nats-server", {}, ""),
     "redis": Origin("redis-server", "redis-tools", {}, ""),
     "postgresql": Origin("postgresql", "postgresql-client", {}, ""),
     "prometheus": Origin("prometheus", "prometheus", {}, ""),  # with promtool

@@ -122,7 +122,7 @@ RULES: Final = (
     Rule("kafka.security.protocol", "[queue] tls", "SSL and SASL_SSL: true", take.protocol),
     Rule("kafka.ssl.*", "", "[queue] tls_ca, tls_cert and tls_key name PEM files"),
     Rule("rocketmq.*", "", _OTHER_QUEUE),
-    Rule("rabbitmq.*", "", _OTHER_QUEUE),
+    Rule("rabbitmq.*", "", "not converted: `shmstore queue --kind rabbitmq`, see its page"),
     Rule("pulsarmq.*", "", _OTHER_QUEUE),
     # instance.properties
     Rule("canal.instance.destination", "", "the folder's name"),

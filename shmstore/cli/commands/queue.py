@@ -27,16 +27,19 @@ def add(commands: Commands) -> None:
     sub = commands.add(
         queue,
         "queue",
-        "send a store's changes into a message queue (Kafka, Redis Streams), each once",
+        "send a store's changes into a message queue (Kafka, NATS, RabbitMQ, Redis)",
         "  shmstore queue orders --brokers kafka:9092\n"
         "  shmstore queue orders --brokers kafka:9092 --format debezium --tables 'shop.*'\n"
         "  shmstore queue orders --kind redis --brokers redis:6379\n"
+        "  shmstore queue orders --kind nats --brokers nats:4222\n"
+        "  shmstore queue orders --kind rabbitmq --brokers rabbit:5672 --delivery at-least-once\n"
         "  shmstore queue orders --brokers kafka:9092 --format canal --partitions-num 3 --partition-hash '.*\\..*:$pk$'",
         "Reads as a subscription, so that it delays no other reader, and the store keeps what is not sent. Each batch is one\n"
         "transaction with the mark of what it was: after a kill, a lost broker or a second start, sending continues behind the mark,\n"
         "and readers (of Kafka those with isolation.level=read_committed) see each change once. A second instance takes over from the first one.\n\n"
         "The key of a message is the row's primary key: its changes are in one partition, in order. An update that changes the key\n"
-        "is a delete of the old one and an insert of the new one. Kafka needs the extra `kafka`, Redis the extra `redis`.",
+        "is a delete of the old one and an insert of the new one. Each kind needs the extra of its name: kafka, nats, rabbitmq, redis.\n"
+        "RabbitMQ has no transactions over queues: it gets each change at least once.",
         store=False,
     )
     sub.add_argument(
@@ -44,7 +47,7 @@ def add(commands: Commands) -> None:
     )
     sub.add_argument("--path", metavar="FILE", help="file of a store that is kept in a file instead of shared memory")
     add_state(sub)
-    sub.add_argument("--kind", default="kafka", help="kafka, redis, or what other packages bring (default: kafka)")
+    sub.add_argument("--kind", default="kafka", help="kafka, nats, rabbitmq, redis, or what other packages bring (default: kafka)")
     where = sub.add_argument_group("The queue")
     where.add_argument("--brokers", required=True, metavar="ADDRESSES", help="where it is: HOST:PORT,HOST:PORT")
     where.add_argument("--user", default="", help="user that logs in (default: none)")
@@ -61,7 +64,7 @@ def add(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting of librdkafka's, or for redis db and maxlen (about how many entries a stream keeps); may be given again",
+        help="a setting of librdkafka's, or one that the page of the kind names (redis: db, maxlen); may be given again",
     )
     what = sub.add_argument_group("What is sent")
     what.add_argument("--subscription", default="queue", metavar="NAME", help="read as this subscription (default: queue)")

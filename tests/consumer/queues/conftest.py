@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from shmstore import EventStore
+from tests.certificates import self_signed
 from tests.servers.kafka import Broker, kafka
+from tests.servers.nats import NatsServer, nats_server
+from tests.servers.ports import free_port
+from tests.servers.rabbitmq import RabbitServer, rabbit_server
 from tests.servers.redis import RedisServer, redis_server
+
+
+@pytest.fixture
+def log_store(store_name: str, state: Path) -> Iterator[EventStore]:
+    """A store with a log."""
+    with EventStore.create(store_name, capacity=1024) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")
@@ -21,4 +34,22 @@ def kafka_broker() -> Iterator[Broker]:
 def redis_there() -> Iterator[RedisServer]:
     """One that the session shares; it takes values of a MiB."""
     with redis_server("--proto-max-bulk-len", "1mb") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def nats_there() -> Iterator[NatsServer]:
+    """One that the session shares."""
+    with nats_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbit_there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
+    """One that the session shares; it takes messages of a MiB, and has a second port for TLS."""
+    certificate, key = self_signed(tmp_path_factory.mktemp("rabbit"))
+    port = free_port()
+    tls = (f"listeners.ssl.1 = 127.0.0.1:{port}", f"ssl_options.certfile = {certificate}", f"ssl_options.keyfile = {key}")
+    with rabbit_server("max_message_size = 1048576", *tls) as server:
+        server.tls_port, server.certificate = port, certificate
         yield server

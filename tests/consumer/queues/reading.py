@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
+import nats
+import pika
 import redis
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from tests.servers.kafka import Broker
+from tests.servers.nats import NatsServer
+from tests.servers.rabbitmq import RabbitServer
 from tests.servers.redis import RedisServer
+
+LAST = b"the last message"
 
 
 def messages(broker: Broker, topic: str, **settings: Any) -> dict[int, list[Any]]:
@@ -51,3 +59,66 @@ def entries(server: RedisServer, topic: str, **how: Any) -> dict[int, list[dict[
         numbers = {int(name.rpartition(b":")[2]): name for name in client.keys(f"{topic}:*") if client.type(name) == b"stream"}
         streams = {0: topic.encode()} if client.type(topic) == b"stream" else numbers
         return {number: [fields for _, fields in client.xrange(name)] for number, name in streams.items()}
+
+
+def added(server: RedisServer, topic: str) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
+    """(key, value) of `entries`."""
+    return {
+        number: [(each.get(b"key"), each.get(b"value")) for each in found] for number, found in entries(server, topic).items()
+    }
+
+
+def streamed(server: NatsServer, topic: str) -> dict[int, list[Any]]:
+    """All messages of a topic in JetStream, by partition."""
+    return asyncio.run(_streamed(server, topic))
+
+
+async def _streamed(server: NatsServer, topic: str) -> dict[int, list[Any]]:
+    client = await nats.connect(f"nats://{server.address}")
+    jetstream = client.jetstream()
+    found: dict[int, list[Any]] = {}
+    for subject in (topic, f"{topic}.*"):
+        answer = await client.request("$JS.API.STREAM.NAMES", json.dumps({"subject": subject}).encode())
+        for stream in json.loads(answer.data).get("streams") or ():
+            about = await jetstream.stream_info(stream, subjects_filter=subject)
+            for name, count in (about.state.subjects or {}).items():
+                reader = await jetstream.subscribe(name, stream=stream, ordered_consumer=True)
+                number = int(name.rpartition(".")[2]) if name != topic else 0
+                found[number] = [await reader.next_msg(30) for _ in range(count)]
+                await reader.unsubscribe()
+    await client.close()
+    return found
+
+
+def published(server: NatsServer, topic: str) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
+    """(key, value) of `streamed`."""
+    return {
+        number: [((each.headers["key"].encode() if "key" in each.headers else None), each.data or None) for each in some]
+        for number, some in streamed(server, topic).items()
+    }
+
+
+def taken(server: RabbitServer, *queues: str) -> dict[int, list[tuple[Any, bytes]]]:
+    """Take all messages, (properties, body), out of queues, by the number of each."""
+    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", server.port)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        found: dict[int, list[tuple[Any, bytes]]] = {}
+        for number, queue in enumerate(queues):
+            channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
+            channel.basic_publish("", queue, LAST, mandatory=True)  # a queue says how many it has only after a while
+            for method, properties, body in channel.consume(queue):
+                channel.basic_ack(method.delivery_tag)
+                if body == LAST:
+                    break
+                found.setdefault(number, []).append((properties, body))
+            channel.cancel()
+        return found
+
+
+def delivered(server: RabbitServer, *queues: str) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
+    """(key, value) of `taken`."""
+    return {
+        number: [((each.headers["key"].encode() if "key" in each.headers else None), body or None) for each, body in some]
+        for number, some in taken(server, *queues).items()
+    }

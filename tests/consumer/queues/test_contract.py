@@ -9,11 +9,16 @@ from dataclasses import dataclass
 import pytest
 
 from shmstore.consumer.queues.kafka import Kafka
+from shmstore.consumer.queues.nats_stream import NatsStream
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, Queue, QueueRefused
+from shmstore.consumer.queues.rabbitmq import RabbitMQ
 from shmstore.consumer.queues.redis_streams import RedisStreams
 from tests.consumer.queues import memory
-from tests.consumer.queues.reading import committed, entries
+from tests.consumer.queues.reading import added, committed, delivered, published
+from tests.consumer.queues.senders import Read
 from tests.servers.kafka import Broker
+from tests.servers.nats import NatsServer
+from tests.servers.rabbitmq import RabbitServer
 from tests.servers.redis import RedisServer
 
 _numbers = itertools.count()
@@ -24,42 +29,76 @@ class Tried:
     """A kind of queue: opens one for a reader, and reads a topic by partition as a reader of what is committed."""
 
     connect: Callable[[str], Queue]
-    read: Callable[[str], dict[int, list[tuple[bytes | None, bytes | None]]]]
+    read: Callable[[str], Read]
 
 
-@pytest.fixture(params=["memory", "kafka", "redis"])
+def _memory(request: pytest.FixtureRequest) -> Tried:
+    brokers: dict[str, memory.Broker] = {}
+
+    def read(topic: str) -> Read:
+        found: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
+        for broker in brokers.values():
+            for (name, partition), messages in broker.kept.items():
+                if name == topic:
+                    found.setdefault(partition, []).extend((each.key, each.value) for each in messages)
+        return found
+
+    return Tried(lambda reader: memory.MemoryQueue(brokers.setdefault(reader, memory.Broker())), read)
+
+
+def _kafka(request: pytest.FixtureRequest) -> Tried:
+    broker: Broker = request.getfixturevalue("kafka_broker")
+    return Tried(lambda reader: Kafka(broker.address, reader), lambda topic: committed(broker, topic))
+
+
+def _nats(request: pytest.FixtureRequest) -> Tried:
+    server: NatsServer = request.getfixturevalue("nats_there")
+    return Tried(lambda reader: NatsStream(server.address, reader, partitions=3), lambda topic: published(server, topic))
+
+
+def _rabbitmq(request: pytest.FixtureRequest) -> Tried:
+    server: RabbitServer = request.getfixturevalue("rabbit_there")
+
+    def read(topic: str) -> Read:
+        return delivered(server, *(f"{topic}.{number}" for number in range(3)))
+
+    return Tried(lambda reader: RabbitMQ(server.address, partitions=3), read)
+
+
+def _redis(request: pytest.FixtureRequest) -> Tried:
+    server: RedisServer = request.getfixturevalue("redis_there")
+    return Tried(lambda reader: RedisStreams(server.address, reader, partitions=3), lambda topic: added(server, topic))
+
+
+WITH_MARKS: dict[str, Callable[[pytest.FixtureRequest], Tried]] = {
+    "memory": _memory,
+    "kafka": _kafka,
+    "nats": _nats,
+    "redis": _redis,
+}
+ALL = WITH_MARKS | {"rabbitmq": _rabbitmq}
+
+
+@pytest.fixture(params=ALL)
 def tried(request: pytest.FixtureRequest) -> Iterator[Tried]:
+    """Each queue."""
+    yield from _closed(ALL[request.param](request))
+
+
+@pytest.fixture(params=WITH_MARKS)
+def marked(request: pytest.FixtureRequest) -> Iterator[Tried]:
+    """Each that keeps marks."""
+    yield from _closed(WITH_MARKS[request.param](request))
+
+
+def _closed(kind: Tried) -> Iterator[Tried]:
     made: list[Queue] = []
 
-    def kept(queue: Queue) -> Queue:
-        made.append(queue)
-        return queue
+    def connect(reader: str) -> Queue:
+        made.append(kind.connect(reader))
+        return made[-1]
 
-    if request.param == "memory":
-        brokers: dict[str, memory.Broker] = {}
-
-        def read(topic: str) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
-            found: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
-            for broker in brokers.values():
-                for (name, partition), messages in broker.kept.items():
-                    if name == topic:
-                        found.setdefault(partition, []).extend((each.key, each.value) for each in messages)
-            return found
-
-        yield Tried(lambda reader: kept(memory.MemoryQueue(brokers.setdefault(reader, memory.Broker()))), read)
-    elif request.param == "redis":
-        server: RedisServer = request.getfixturevalue("redis_there")
-
-        def added(topic: str) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
-            return {
-                number: [(each.get(b"key"), each.get(b"value")) for each in found]
-                for number, found in entries(server, topic).items()
-            }
-
-        yield Tried(lambda reader: kept(RedisStreams(server.address, reader, partitions=3)), added)
-    else:
-        broker: Broker = request.getfixturevalue("kafka_broker")
-        yield Tried(lambda reader: kept(Kafka(broker.address, reader)), lambda topic: committed(broker, topic))
+    yield Tried(connect, kind.read)
     for queue in made:
         queue.close()
 
@@ -69,19 +108,19 @@ def topic() -> str:
     return f"contract{next(_numbers)}"
 
 
-def test_the_mark_comes_in_with_the_messages(tried: Tried, topic: str) -> None:
+def test_the_mark_comes_in_with_the_messages(marked: Tried, topic: str) -> None:
     """What is read back after each send, by another connection too, is its mark; of another reader there is none."""
-    queue = tried.connect(f"s/{topic}")
+    queue = marked.connect(f"s/{topic}")
     assert queue.open() is None
     for number in range(3):
         mark = Mark(7, number, f"binlog.000001:{number}", "0-1-2")
         queue.send([Message(topic, b"k", b"%d" % number)], mark)
-        assert tried.connect(f"s/{topic}").open() == mark
+        assert marked.connect(f"s/{topic}").open() == mark
         assert queue is not None
-        queue = tried.connect(f"s/{topic}")
+        queue = marked.connect(f"s/{topic}")
         assert queue.open() == mark
-    assert tried.connect(f"other/{topic}").open() is None
-    assert [value for each in tried.read(topic).values() for _, value in each] == [b"0", b"1", b"2"]
+    assert marked.connect(f"other/{topic}").open() is None
+    assert [value for each in marked.read(topic).values() for _, value in each] == [b"0", b"1", b"2"]
 
 
 def test_order_of_each_partition(tried: Tried, topic: str) -> None:
@@ -104,21 +143,21 @@ def test_order_of_each_partition(tried: Tried, topic: str) -> None:
         assert [each[1] for each in found[partition] if each[0] == key] == [each.value for each in sent if each.key == key]
 
 
-def test_a_second_instance_takes_over(tried: Tried, topic: str) -> None:
+def test_a_second_instance_takes_over(marked: Tried, topic: str) -> None:
     """Where another one was opened, the first sends nothing any more, and says why."""
-    first, second = tried.connect(f"s/{topic}"), tried.connect(f"s/{topic}")
+    first, second = marked.connect(f"s/{topic}"), marked.connect(f"s/{topic}")
     first.open()
     first.send([Message(topic, b"k", b"1")], Mark(1, 1))
     assert second.open() == Mark(1, 1)
     with pytest.raises(QueueRefused, match="another instance"):
         first.send([Message(topic, b"k", b"lost")], Mark(1, 2))
     second.send([Message(topic, b"k", b"2")], Mark(1, 3))
-    assert [value for each in tried.read(topic).values() for _, value in each] == [b"1", b"2"]
+    assert [value for each in marked.read(topic).values() for _, value in each] == [b"1", b"2"]
 
 
-def test_all_or_nothing(tried: Tried, topic: str) -> None:
+def test_all_or_nothing(marked: Tried, topic: str) -> None:
     """With one that is too large nothing of a send comes in, and the error has that message; the next one goes."""
-    queue = tried.connect(f"s/{topic}")
+    queue = marked.connect(f"s/{topic}")
     queue.open()
     large = Message(topic, b"k", b"x" * (2 << 20))
     with pytest.raises(MessageTooLarge) as caught:
@@ -126,12 +165,37 @@ def test_all_or_nothing(tried: Tried, topic: str) -> None:
     assert caught.value.message is large
     assert queue.open() is None
     queue.send([Message(topic, b"k", b"4")], Mark(1, 2))
-    assert [value for each in tried.read(topic).values() for _, value in each] == [b"4"]
+    assert [value for each in marked.read(topic).values() for _, value in each] == [b"4"]
 
 
-def test_nothing_but_a_mark(tried: Tried, topic: str) -> None:
+def test_nothing_but_a_mark(marked: Tried, topic: str) -> None:
     """A batch without messages moves the mark all the same."""
-    queue = tried.connect(f"s/{topic}")
+    queue = marked.connect(f"s/{topic}")
     queue.open()
     queue.send([], Mark(5, 50))
     assert queue.open() == Mark(5, 50)
+
+
+def test_what_is_too_large(tried: Tried, topic: str) -> None:
+    """The error has the message, wherever that was in the batch, and the queue takes the others after it was opened again."""
+    queue = tried.connect(f"s/{topic}")
+    queue.open()
+    large = Message(topic, b"k", b"x" * (2 << 20), sequence=3)
+    for number in range(2):
+        with pytest.raises(MessageTooLarge, match=r"event 3|too large") as caught:
+            queue.send([*[Message(topic, b"k", b"%d" % number)] * number, large], Mark(1, number))
+        assert caught.value.message is large
+        queue.open()
+    queue.send([Message(topic, b"k", b"last")], Mark(1, 5))
+    assert [value for each in tried.read(topic).values() for _, value in each][-1] == b"last"
+
+
+def test_it_is_opened_again(tried: Tried, topic: str) -> None:
+    """As often as its sender likes, after a `close` too, and what was sent stays."""
+    queue = tried.connect(f"s/{topic}")
+    for number in range(4):
+        queue.open()
+        queue.send([Message(topic, b"k", b"%d" % number)], Mark(1, number))
+        if number % 2:
+            queue.close()
+    assert [value for each in tried.read(topic).values() for _, value in each] == [b"0", b"1", b"2", b"3"]

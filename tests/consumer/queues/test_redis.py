@@ -6,12 +6,8 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,83 +18,34 @@ from shmstore.consumer.queues import kinds
 from shmstore.consumer.queues.queue import Mark, Message, QueueRefused, QueueUnreachable
 from shmstore.consumer.queues.redis_streams import PROGRESS, RedisStreams
 from shmstore.event import EventType, Row
-from tests.consumer.queues.reading import entries
+from tests.consumer.queues.reading import added, entries
+from tests.consumer.queues.senders import all_acked, each_once, kill_senders, send, sending, wait_for
 from tests.consumer.queues.test_sender import inserts, transaction
 from tests.servers.redis import RedisServer, redis_server
 
 pytestmark = pytest.mark.usefixtures("state")
 
 
-@pytest.fixture
-def log_store(store_name: str, state: Path) -> Iterator[EventStore]:
-    with EventStore.create(store_name, capacity=1024) as made:
-        yield made
+def kill(store: EventStore, server: RedisServer, kills: int, chance: random.Random) -> None:
+    """Kill senders and now and then the server."""
 
+    def between(number: int) -> None:
+        if number % 3 == 1:
+            server.stop()
+            time.sleep(chance.uniform(0, 1))
+            server.start()
 
-@contextmanager
-def sending(store: str, server: RedisServer, *words: str, **more: str) -> Iterator[subprocess.Popen[str]]:
-    """`shmstore queue` in a process of its own, killed at the end."""
-    command = [sys.executable, "-m", "shmstore", "queue", store, "--kind", "redis", "--brokers", server.address, *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | more) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def send(store: str, server: RedisServer, *words: str, code: int = 0, **more: str) -> str:
-    """Send all that is there; return the last line that was said."""
-    with sending(store, server, "--once", *words, **more) as process:
-        _, said = process.communicate(timeout=120)
-    assert process.returncode == code, said
-    assert "Traceback" not in said
-    return said.splitlines()[-1]
-
-
-def exactly_once(store: EventStore, server: RedisServer, kills: int, chance: random.Random) -> None:
-    """Put transactions while senders and now and then the server are killed; in the end each row is there once, and each key in order."""
-    topic, over, put = f"{store.name}.shop.orders", threading.Event(), [0]
-
-    def load() -> None:
-        while not over.wait(0.002):
-            number = put[0]
-            store.put(transaction(number, inserts(*range(number * 3, number * 3 + 3))))
-            pair = ((number * 3, f"note {number * 3}"), (number * 3, f"changed {number}"))
-            store.put(transaction(number, [Row(*pair)], EventType.UPDATE))
-            put[0] += 1
-
-    loader = threading.Thread(target=load)
-    loader.start()
-    try:
-        for number in range(kills):
-            with sending(store.name, server, "--batch", str(chance.randint(3, 400)), "--new-partitions", "2") as process:
-                time.sleep(chance.uniform(0.5, 2.5))
-                if number % 3 == 1:
-                    server.stop()
-                    time.sleep(chance.uniform(0, 1))
-                    server.start()
-                assert process.poll() is None
-                process.send_signal(signal.SIGKILL)
-    finally:
-        over.set()
-        loader.join()
-    send(store.name, server, "--new-partitions", "2")
-    found = entries(server, topic)
-    rows = [json.loads(each[b"value"]) for some in found.values() for each in some]
-    assert sorted(row["pk"]["id"] for row in rows if row["op"] == "insert") == list(range(put[0] * 3))
-    assert sum(row["op"] == "update" for row in rows) == put[0]
+    two = ("--new-partitions", "2")
+    put = kill_senders(store, "redis", server.address, *two, kills=kills, chance=chance, between=between)
+    found = added(server, f"{store.name}.shop.orders")
     assert len(found) == 2
-    for some in found.values():
-        by_key: dict[bytes, list[int]] = {}
-        for each in some:
-            by_key.setdefault(each[b"key"], []).append(json.loads(each[b"value"])["seq"])
-        assert all(each == sorted(each) for each in by_key.values())
+    each_once(found, put)
 
 
 def test_kills(log_store: EventStore, seed: int) -> None:
     """Four senders and a server are killed at any moment: each row is in the streams once."""
     with redis_server() as server:
-        exactly_once(log_store, server, 4, random.Random(seed))
+        kill(log_store, server, 4, random.Random(seed))
 
 
 @pytest.mark.long
@@ -106,7 +53,7 @@ def test_kills(log_store: EventStore, seed: int) -> None:
 def test_two_hundred_kills(log_store: EventStore, seed: int) -> None:
     """The same 200 times."""
     with redis_server() as server:
-        exactly_once(log_store, server, 200, random.Random(seed))
+        kill(log_store, server, 200, random.Random(seed))
 
 
 def test_what_an_entry_holds(log_store: EventStore, redis_there: RedisServer) -> None:
@@ -114,7 +61,7 @@ def test_what_an_entry_holds(log_store: EventStore, redis_there: RedisServer) ->
     topic = f"{log_store.name}.shop.orders"
     log_store.put(transaction(0, inserts(1)))
     log_store.put(transaction(1, [Row((1, "note 1"), None)], EventType.DELETE))
-    send(log_store.name, redis_there)
+    send(log_store.name, "redis", redis_there.address)
     inserted, deleted, tombstone = entries(redis_there, topic)[0]
     assert json.loads(inserted[b"key"]) == {"id": 1}
     assert json.loads(inserted[b"value"])["after"] == {"id": 1, "note": "note 1"}
@@ -123,7 +70,7 @@ def test_what_an_entry_holds(log_store: EventStore, redis_there: RedisServer) ->
     assert tombstone[b"key"] == inserted[b"key"]
     assert b"value" not in tombstone
     log_store.put(transaction(2, inserts(*range(2, 2000))))
-    send(log_store.name, redis_there, "--set", "maxlen=100")
+    send(log_store.name, "redis", redis_there.address, "--set", "maxlen=100")
     assert 100 <= len(entries(redis_there, topic)[0]) < 400
 
 
@@ -195,18 +142,11 @@ def test_a_link_that_breaks_is_no_second_instance(redis_there: RedisServer, stor
 
 def test_a_server_that_goes_and_comes(log_store: EventStore) -> None:
     """A sender outlives its server; what was put meanwhile comes once."""
-    with redis_server() as server, sending(log_store.name, server) as process:
-
-        def acked() -> bool:
-            stats = log_store.subscriptions()
-            return bool(stats) and min(stat.ack.sequence for stat in stats) == log_store.newest
+    with redis_server() as server, sending(log_store.name, "redis", server.address) as process:
 
         def wait() -> None:
-            until = time.monotonic() + 120
-            while not acked():
-                assert process.poll() is None
-                assert time.monotonic() < until
-                time.sleep(0.02)
+            wait_for(lambda: process.poll() is not None or all_acked(log_store))
+            assert process.poll() is None
 
         log_store.put(transaction(0, inserts(0)))
         wait()
@@ -233,17 +173,17 @@ def test_logins_and_rights(log_store: EventStore, tmp_path: Path) -> None:
     secret.write_text("let-me-in\n")
     with redis_server("--requirepass", "let-me-in") as server:
         login = ("--user", "default", "--password-file", str(secret))
-        send(log_store.name, server, *login)
+        send(log_store.name, "redis", server.address, *login)
         assert len(entries(server, f"{log_store.name}.shop.orders", password="let-me-in")[0]) == 2
-        said = send(log_store.name, server, code=2)
+        said = send(log_store.name, "redis", server.address, code=2)
         assert "it wants a login: give --user" in said
         secret.write_text("wrong-one")
-        said = send(log_store.name, server, *login, code=2)
+        said = send(log_store.name, "redis", server.address, *login, code=2)
         assert "refuses" in said
         assert "wrong-one" not in said
         with redis.Redis(port=server.port, password="let-me-in") as client:
             client.acl_setuser("weak", enabled=True, passwords=["+weak"], keys=["*"], commands=["+get", "+incr", "+hget"])
-        said = send(log_store.name, server, "--user", "weak", SHMSTORE_QUEUE_PASSWORD="weak", code=2)
+        said = send(log_store.name, "redis", server.address, "--user", "weak", SHMSTORE_QUEUE_PASSWORD="weak", code=2)
         assert "needs XADD" in said
 
 

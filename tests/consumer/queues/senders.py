@@ -1,0 +1,103 @@
+"""`shmstore queue` in processes of its own: run, refused, and killed at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from shmstore import EventStore
+from shmstore.event import EventType, Row
+from tests.consumer.queues.test_sender import inserts, transaction
+
+Read = Mapping[int, Sequence[tuple[bytes | None, bytes | None]]]  # key and value of each message, by partition
+
+
+@contextmanager
+def sending(store: str, kind: str, address: str, *words: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+    """A sender, killed at the end. `more` is of its environment."""
+    command = [sys.executable, "-m", "shmstore", "queue", store, "--kind", kind, "--brokers", address, *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | more) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def send(store: str, kind: str, address: str, *words: str, code: int = 0, **more: str) -> str:
+    """Send all that is there; return the last line that was said."""
+    with sending(store, kind, address, "--once", *words, **more) as process:
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == code, said
+    assert "Traceback" not in said
+    return said.splitlines()[-1]
+
+
+def kill_senders(
+    store: EventStore,
+    kind: str,
+    address: str,
+    *words: str,
+    kills: int,
+    chance: random.Random,
+    between: Callable[[int], None] = lambda number: None,
+    lives: tuple[float, float] = (0.5, 2.5),
+) -> int:
+    """Put transactions while senders are killed, each after `between`; then send the rest. Returns N: N times three inserts and an update were put."""
+    over, put = threading.Event(), [0]
+
+    def load() -> None:
+        while not over.wait(0.002):
+            number = put[0]
+            store.put(transaction(number, inserts(*range(number * 3, number * 3 + 3))))
+            pair = ((number * 3, f"note {number * 3}"), (number * 3, f"changed {number}"))
+            store.put(transaction(number, [Row(*pair)], EventType.UPDATE))
+            put[0] += 1
+
+    loader = threading.Thread(target=load)
+    loader.start()
+    try:
+        for number in range(kills):
+            with sending(store.name, kind, address, "--batch", str(chance.randint(3, 400)), *words) as process:
+                time.sleep(chance.uniform(*lives))
+                between(number)
+                assert process.poll() is None
+                process.send_signal(signal.SIGKILL)
+    finally:
+        over.set()
+        loader.join()
+    send(store.name, kind, address, *words)
+    return put[0]
+
+
+def each_once(found: Read, put: int) -> None:
+    """What `kill_senders` put is there once, and each key in order."""
+    rows = [json.loads(value or b"") for some in found.values() for _, value in some]
+    assert sorted(row["pk"]["id"] for row in rows if row["op"] == "insert") == list(range(put * 3))
+    assert sum(row["op"] == "update" for row in rows) == put
+    for some in found.values():
+        by_key: dict[bytes | None, list[int]] = {}
+        for key, value in some:
+            by_key.setdefault(key, []).append(json.loads(value or b"")["seq"])
+        assert all(each == sorted(each) for each in by_key.values())
+
+
+def wait_for(there: Callable[[], object], seconds: float = 120) -> None:
+    """Wait until it is true."""
+    until = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def all_acked(store: EventStore) -> bool:
+    """Whether a sender acked all that is in the store."""
+    stats = store.subscriptions()
+    return bool(stats) and min(stat.ack.sequence for stat in stats) == store.newest
