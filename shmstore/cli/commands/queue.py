@@ -47,7 +47,9 @@ def add(commands: Commands) -> None:
     )
     sub.add_argument("--path", metavar="FILE", help="file of a store that is kept in a file instead of shared memory")
     add_state(sub)
-    sub.add_argument("--kind", default="kafka", help="kafka, nats, rabbitmq, redis, or what other packages bring (default: kafka)")
+    sub.add_argument(
+        "--kind", default="kafka", help="kafka, nats, rabbitmq, redis, or what other packages bring (default: kafka)"
+    )
     where = sub.add_argument_group("The queue")
     where.add_argument("--brokers", required=True, metavar="ADDRESSES", help="where it is: HOST:PORT,HOST:PORT")
     where.add_argument("--user", default="", help="user that logs in (default: none)")
