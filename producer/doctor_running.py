@@ -13,7 +13,7 @@ from shmstore.producer.doctor import Finding
 from shmstore.producer.settings import FILTERS, Settings
 from shmstore.producer.start.in_force import FiltersFile, filters_of
 from shmstore.producer.start.origin import OriginFile, differs
-from shmstore.units import quantity, span
+from shmstore.units import moment, quantity, span
 
 __all__ = ["check_running"]
 
@@ -27,7 +27,9 @@ def check_running(settings: Settings) -> list[Finding]:
         stat, source = store.stat(), settings.name if _is_of_group(store) else ""
         findings = [_producer(stat.producer_alive, stat.producer_pid, settings.store)]
         now, stream = calendar_ms(), stat.stream
-        if stat.producer_alive:
+        if stream.paused_ms:
+            findings.append(_paused(settings.store, stream.paused_ms, stream.purge_ms))
+        elif stat.producer_alive:
             findings.append(_link(stream.connected, now - stream.heard_ms))
         session = connect(settings, settings.endpoints()[0])
         try:
@@ -82,6 +84,12 @@ def _link(connected: bool, silent_ms: int) -> Finding:
             "see its network",
         )
     return Finding("link", "ok", f"last heard from {max(0, silent_ms) / 1000:.1f} s ago")
+
+
+def _paused(store: str, since_ms: int, purge_ms: int) -> Finding:
+    keeps = f"; the server may remove what comes next from {moment(purge_ms)} on" if purge_ms else ""
+    found = f"the producer is paused since {moment(since_ms)}, and reads nothing{keeps}"
+    return Finding("link", "warn", found, "a producer that reads", f"shmstore resume {store}")
 
 
 def _same_server(store: StoreView, source: str, session: ServerSession) -> Finding:

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 Stop = Callable[[], bool]
+
+
+class StopEvent(Protocol):
+    """What threading.Event and multiprocessing.Event have in common."""
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
 
 
 class Stopped(Exception):

@@ -78,7 +78,7 @@ class ShownReader(NamedTuple):
 
     name: str
     number: int
-    state: str  # reading, away, dead, lost
+    state: str  # reading, away, dead, paused, lost
     owner: int
     source: str  # ring or log: where its next event comes from
     get: int
@@ -141,6 +141,7 @@ class ShownStore(NamedTuple):
     heard: float | None  # seconds since the source last said something
     producer: int  # process id; 0: none
     producer_alive: bool
+    paused: bool  # the producer reads nothing, as it was asked to
     blocked: float  # part of the time (0 to 1) that the producer waited for free space
     newest_ms: int
     put: Cursor

@@ -121,6 +121,7 @@ class Model:
             heard=_age(stream.heard_ms, reading.now_ms),
             producer=stat.producer_pid,
             producer_alive=stat.producer_alive,
+            paused=stat.stream.paused_ms > 0,
             blocked=wait,
             newest_ms=stat.put.time_ms,
             put=stat.put,
@@ -361,6 +362,8 @@ def _blocked(then: Sequence[tuple[float, StoreStat]]) -> float:
 
 
 def _link(stat: StoreStat, now_ms: int) -> str:
+    if stat.stream.paused_ms:
+        return "paused"
     if not stat.stream.heard_ms or not stat.producer_alive:
         return ""
     if not stat.stream.connected:
@@ -423,6 +426,16 @@ def _worries(stat: StoreStat, store: ShownStore, found: Sequence[HealthFinding],
     """What is no problem yet, or not one that `found` has, the most urgent first."""
     name = stat.name
     named: set[str] = set()  # readers that a sentence is about: one is enough
+    if stat.stream.paused_ms:
+        says = (
+            f"the producer is paused since {moment(stat.stream.paused_ms)}; the source has to keep its binlog until it is resumed"
+        )
+        yield Health("warn", says, f"`shmstore resume {name}`")
+    for reader in stat.subscriptions:
+        if reader.paused and reader.state == "active":
+            named.add(reader.name)
+            waits = f", and {reader.lag_events:,} events wait for it" if reader.lag_events else ""
+            yield Health("warn", f"{reader.name!r} is paused{waits}", f"`shmstore resume {name} --subscription {reader.name}`")
     if stat.space_wanted is not None and not any(
         each.fix == stat.holdup or (stat.log is not None and each.says == stat.log.trouble) for each in found
     ):
@@ -438,12 +451,12 @@ def _worries(stat: StoreStat, store: ShownStore, found: Sequence[HealthFinding],
         if failed.state == "failed":
             again = f"ask again: `shmstore snapshot {name} --tables {failed.table}`"
             yield Health("warn", f"the snapshot of {failed.table} failed: {failed.problem}", again)
-    for reader in store.readers:
-        if reader.state == "dead" and reader.lag_events and reader.name not in named:
-            named.add(reader.name)
-            says = f"the reader of {reader.name!r}, pid {reader.owner}, died, and {reader.lag_events:,} events wait for it"
-            yield Health("warn", says, f"start it again, or forget it: `shmstore unsubscribe {name} {reader.name}`")
-    if store.arrive.delay is not None and store.arrive.delay > LATE:
+    for shown in store.readers:
+        if shown.state == "dead" and shown.lag_events and shown.name not in named:
+            named.add(shown.name)
+            says = f"the reader of {shown.name!r}, pid {shown.owner}, died, and {shown.lag_events:,} events wait for it"
+            yield Health("warn", says, f"start it again, or forget it: `shmstore unsubscribe {name} {shown.name}`")
+    if store.arrive.delay is not None and store.arrive.delay > LATE and not stat.stream.paused_ms:
         says = f"the producer is {span(store.arrive.delay)} behind its source"
         yield Health("warn", says, "it catches up after a pause; else it is slower than the server writes: docs, Performance")
     for late in sorted(store.readers, key=lambda each: -each.waited):

@@ -304,6 +304,9 @@ class Top(App[None]):
         self._paused = not self._paused
         self._tell()
 
+    def _named(self, store: str) -> actions.Named:
+        return actions.Named(store, state=self._observer.state)
+
     def action_snapshot(self) -> None:
         """Ask for the rows of tables."""
         store = self.store
@@ -313,7 +316,7 @@ class Top(App[None]):
 
         def asked(answer: str | None) -> None:
             if answer:
-                self._do(lambda: f"snapshot {actions.snapshot(store.name, answer, state=self._observer.state)} is asked for")
+                self._do(lambda: f"snapshot {actions.snapshot(self._named(store.name), answer)} is asked for")
 
         self.push_screen(Ask(f"Snapshot of which tables of {store.name}? (DATABASE.TABLE; Esc: none)"), asked)
 
@@ -330,7 +333,7 @@ class Top(App[None]):
             if sure:
 
                 def forget() -> str:
-                    actions.unsubscribe(store.name, reader.name, state=self._observer.state)
+                    actions.unsubscribe(self._named(store.name), reader.name)
                     return f"{reader.name} is forgotten"
 
                 self._do(forget)

@@ -1,11 +1,17 @@
-"""The live page: three files, a stream of figures, a stream of events for each filter, and, with a token, two actions.
+"""The live page: three files, a stream of figures, a stream of events for each filter, and, with a token, actions.
 
     GET  /               the page; page.css, page.js and icon.svg are all that it loads
     GET  /host           server-sent events: what the page may do (`settings`), then each second a `figures.Host` as JSON, and the points
                          of the last minutes (`points`: a list of `history.Point`), those that are new since the ones before
     GET  /events         server-sent events: of the store `store`, filtered by `tables`, `operations` and `text`
-    POST /unsubscribe    {"store", "subscription"}, with the header X-Shmstore-Token
-    POST /snapshot       {"store", "tables"}, the same
+    POST /unsubscribe    {"store", "subscription"}, with the header X-Shmstore-Token, as all that follow
+    POST /seek           {"store", "subscription", "where"}
+    POST /snapshot       {"store", "tables"}
+    POST /pause          {"store"}, or {"store", "subscription"}
+    POST /resume         the same
+    POST /reload         {"store"}
+
+What is done, or refused with the right token, is in the store's audit log, with the user and the address.
 
 A viewer moves nothing in a store and needs the right to read it alone. What comes from a store is JSON for the page, which sets it
 as text; the policy that each answer carries (`HEADERS`) lets nothing run or load that is not of this server.
@@ -20,7 +26,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from typing import Any, Final
@@ -34,6 +40,8 @@ from shmstore.consumer.serving.access import Login, exposed
 from shmstore.consumer.serving.http_server import HttpRequest, HttpServer, Response, plain
 from shmstore.patterns.linear_regex import PatternRefused
 
+WAIT: Final = 5.0  # seconds that an action waits for the producer
+FIELDS: Final = '"store", and what it needs of "subscription", "where" and "tables", all text'
 STEP: Final = 0.5  # seconds between two looks for events
 AGAIN: Final = 2.0  # seconds until a store that is missing is looked for again
 ALIVE: Final = 5.0  # seconds after which something is sent in any case, or a client that is gone would not be noticed
@@ -184,28 +192,58 @@ class Web(HttpServer):
         if self._token is None:
             return plain(403, "nothing can be done from here: start it with --token-file")
         if not hmac.compare_digest(request.headers.get("x-shmstore-token", "").encode(), self._token().encode()):
-            _log.warning("an action without the right token was refused: %s", request.path)
+            text = f"action from {request.address} refused: wrong token for {request.path[:64]!r}"
+            self.note("token", request.address, text)
             return plain(403, "the token is wrong: it is what the file of --token-file holds")
+        act = _ACTIONS.get(request.path)
+        if act is None:
+            return plain(404, f"there are {', '.join(_ACTIONS)}")
         try:
             asked: Any = json.loads(request.body)
-            store, state = str(asked["store"]), self._observer.state
+            if not isinstance(asked, dict) or not all(isinstance(value, str) for value in asked.values()):
+                raise TypeError
+            store = asked["store"]
             if store not in self._observer.names():
                 return plain(404, f"there is no store {store!r} here")
-            if request.path == "/unsubscribe":
-                actions.unsubscribe(store, str(asked["subscription"]), state=state)
-                done = f"subscription {asked['subscription']!r} of {store!r} is forgotten"
-            elif request.path == "/snapshot":
-                done = (
-                    f"snapshot {actions.snapshot(store, str(asked['tables']), state=state)} of {asked['tables']!r} is asked for"
-                )
-            else:
-                return plain(404, "there are /unsubscribe and /snapshot")
-        except (KeyError, TypeError, RecursionError, json.JSONDecodeError):
-            return plain(400, 'give JSON: {"store": ..., "subscription": ...} or {"store": ..., "tables": ...}')
+            by = f"web, {request.user} from {request.address}" if request.user else f"web, from {request.address}"
+            done = act(actions.Named(store, state=self._observer.state, by=by), asked)
+        except (KeyError, TypeError, RecursionError, UnicodeDecodeError, json.JSONDecodeError):
+            return plain(400, f"give JSON, as the page does for {request.path}: {FIELDS}")
         except (ShmStoreError, ValueError, OSError) as error:
             return plain(409, f"not done: {error}")
-        _log.info("%s", done)
+        _log.info("%s: %s: %s", by, store, done)
         return plain(200, done)
+
+
+Asked = Mapping[str, str]
+
+
+def _unsubscribe(named: actions.Named, asked: Asked) -> str:
+    actions.unsubscribe(named, asked["subscription"])
+    return f"subscription {asked['subscription']!r} of {named.store!r} is forgotten"
+
+
+def _snapshot(named: actions.Named, asked: Asked) -> str:
+    return f"snapshot {actions.snapshot(named, asked['tables'])} of {asked['tables']!r} is asked for"
+
+
+def _reload(named: actions.Named, asked: Asked) -> str:
+    answer = actions.reload(named, WAIT)
+    if answer is None:
+        return "asked for; filters change between two transactions: the producer's log, and the page's events, say when they have"
+    if not answer.done:
+        raise ValueError(answer.text)
+    return answer.text
+
+
+_ACTIONS: Final[Mapping[str, Callable[[actions.Named, Asked], str]]] = {
+    "/unsubscribe": _unsubscribe,
+    "/snapshot": _snapshot,
+    "/seek": lambda named, asked: actions.seek(named, asked["subscription"], asked["where"]),
+    "/pause": lambda named, asked: actions.pause(named, asked.get("subscription"), wait=WAIT),
+    "/resume": lambda named, asked: actions.resume(named, asked.get("subscription"), wait=WAIT),
+    "/reload": _reload,
+}
 
 
 def _event(value: Any, kind: str = "") -> bytes:

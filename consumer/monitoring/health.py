@@ -43,6 +43,8 @@ def findings(stat: StoreStat, now_ms: int) -> Iterator[HealthFinding]:
     elif stat.space_wanted is not None:  # a source that is not read says nothing, either
         if now_ms - max(stream.put_ms, stat.created_ms) > SILENCE_MS:
             yield HealthFinding(name, f"nothing was put for {_since(stream.put_ms, now_ms)}", stat.holdup)
+    elif stream.paused_ms:
+        pass  # as it was asked to be: the live views say so
     elif stream.heard_ms and not stream.connected:
         yield HealthFinding(
             name, f"its producer has no link to {stat.source}", "its log says why; `shmstore doctor` checks server and account"

@@ -132,6 +132,7 @@ def _producer(families: Families, stat: StoreStat) -> None:
     add, stream = partial(families.add, store=stat.name), stat.stream
     add("producer_up", "gauge", "1 while a living process is the producer.", stat.producer_alive)
     add("producer_heartbeat_timestamp_seconds", "gauge", "Last sign of life of the producer.", stat.heartbeat_ms / 1000)
+    add("producer_paused", "gauge", "1 while the producer reads nothing because it was paused.", stat.stream.paused_ms > 0)
     add("producer_waiting_for_space", "gauge", "1 while what is to be put does not fit.", stat.space_wanted is not None)
     if stat.source_position is not None:
         add("source_file_number", "gauge", "Number of the binlog file read last.", stat.source_position.file_number)
@@ -185,6 +186,7 @@ def _subscription(families: Families, store: str, stat: SubscriptionStat) -> Non
 
     add("up", "gauge", "1 while a living process owns the subscription.", stat.alive)
     add("lost", "gauge", "1 when the subscription was evicted.", stat.state == "lost")
+    add("paused", "gauge", "1 while its reader is given nothing because it was paused.", stat.paused)
     add("get_sequence", "gauge", "Sequence got last; a rollback takes it back.", stat.get.sequence)
     add("acked_events_total", "counter", "Events acked.", stat.ack.sequence + 1)
     add("unacked_events", "gauge", "Events got and not acked.", stat.get.sequence - stat.ack.sequence)
@@ -268,7 +270,7 @@ class MetricsEndpoint(HttpServer):
 
     def _refusals(self) -> str:
         families = Families("shmstore_http")
-        help = "Refused by this HTTP server: connections over a limit, wrong passwords, pages of other origins, requests that come too slowly."
+        help = "Refused by this HTTP server: connections over a limit, wrong passwords, pages of other origins, requests that come too slowly, wrong tokens."
         for reason in REFUSED:
             families.add("refused_total", "counter", help, self.refused[reason], reason=reason)
         return families.text()

@@ -25,7 +25,7 @@ MOST_CONNECTIONS: Final = 200  # at once, a thread each
 MOST_OF_ADDRESS: Final = 64  # of these, from one address: the others' continue
 QUIET: Final = 10.0  # seconds between two lines of a kind about an address
 #: What is refused, each with its counter and a line in the log.
-REFUSED: Final = ("connection", "login", "origin", "slow")
+REFUSED: Final = ("connection", "login", "origin", "slow", "token")
 MOST_BODY: Final = 1 << 16  # bytes of a request's body
 
 _log = logging.getLogger("shmstore.http")
@@ -33,13 +33,16 @@ _log = logging.getLogger("shmstore.http")
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """What was asked. `headers` have lower-case names; of a parameter that is there twice, the last counts."""
+    """What was asked, and from which address, as which user ("" where no password is needed). `headers` have lower-case names; of a parameter
+    that is there twice, the last counts."""
 
     method: str
     path: str
     parameters: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
+    address: str = ""
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +253,8 @@ class _Handler(BaseHTTPRequestHandler):
                 dict(parse_qsl(parts.query, keep_blank_values=True, max_num_fields=20)),
                 {name.lower(): value for name, value in self.headers.items()},
                 self.rfile.read(int(length)),
+                str(self.client_address[0]),
+                login.admits(authorization)[1] if login is not None and login.needed else "",
             )
             if foreign(request):
                 address = self.client_address[0]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from shmstore import Event, EventStore, Position, ShmStoreError, SlotFlag, StreamStat, UnsupportedEvent
 from shmstore.encoding.codec import decode, encode_batch
@@ -31,6 +31,7 @@ from shmstore.producer.filters.fit import unfit_row_filters
 from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.filters.unused import unused_patterns
 from shmstore.producer.pipeline.live_settings import LiveSettings, encoded
+from shmstore.producer.pipeline.pausing import Pausing
 from shmstore.producer.pipeline.problems import ENDED, LINK
 from shmstore.producer.pipeline.reloads import Reloads
 from shmstore.producer.pipeline.retention import Retention
@@ -47,7 +48,7 @@ from shmstore.producer.start.origin import Origin, OriginFile, options_of, origi
 from shmstore.producer.start.resume import StreamStart
 from shmstore.producer.start.same_history import WantedTransaction, require_same_files
 from shmstore.producer.start.schema_history import keep_history
-from shmstore.producer.stop import Stop, Stopped
+from shmstore.producer.stop import Stop, StopEvent, Stopped
 from shmstore.producer.transactions.buffer import Flush, new_buffer
 from shmstore.producer.transactions.decoder import EventDecoder
 from shmstore.producer.transactions.state import HalfTransaction
@@ -57,13 +58,6 @@ Handler = Callable[[list[Event]], list[Event] | None]
 
 SECOND = 1.0
 SETTLED = 10.0  # seconds a link must have stood for the next failure to count as the first
-
-
-class StopEvent(Protocol):
-    """What threading.Event and multiprocessing.Event have in common."""
-
-    def is_set(self) -> bool:
-        """Whether to stop."""
 
 
 class Replicator:
@@ -120,6 +114,7 @@ class Replicator:
         self._beat = 0.0
         self._statistics = Statistics()
         self._retention = Retention(settings, self._log)
+        self._pausing = Pausing(store, self._log)
 
     def _left_out(self, table: str, ghost: str) -> None:
         self._log.warning(
@@ -155,7 +150,10 @@ class Replicator:
         """How the stream goes."""
         state = self._decoder.state
         stat = self._statistics.stat(self._decoder.skipped)._replace(
-            purge_ms=self._retention.purge_ms, filtered_events=state.filtered_events, filtered_rows=state.filtered_rows
+            purge_ms=self._retention.purge_ms,
+            filtered_events=state.filtered_events,
+            filtered_rows=state.filtered_rows,
+            paused_ms=self._pausing.since_ms,
         )
         if self._snapshot is None:
             return stat
@@ -183,7 +181,7 @@ class Replicator:
     def _run(self) -> None:
         backoff = Backoff(self._settings)
         damaged: list[str] = []
-        while not self._stop():
+        while self._is_to_read():
             try:
                 link = self._connect()
             except (LinkLost, ServerUnreachable, LoginRefused) as error:
@@ -192,7 +190,7 @@ class Replicator:
                     raise  # never had a connection: a process is waiting to hear why
                 if self._stop():
                     break
-                self._pause(backoff, error)
+                self._wait_again(backoff, error)
                 continue
             linked = time.monotonic()  # not before: what was slow to come has not stood yet
             self._statistics.connected = True
@@ -201,7 +199,9 @@ class Replicator:
             try:
                 self._heartbeat(at_once=True)
                 self._stream(link)
-                break
+                if self._pausing.wanted is None:
+                    break
+                continue
             except LinkLost as error:
                 lost = error
             finally:
@@ -219,16 +219,22 @@ class Replicator:
             self._statistics.reconnects += 1
             if time.monotonic() - linked > SETTLED:
                 backoff.reset()
-            self._pause(backoff, lost)
+            self._wait_again(backoff, lost)
 
-    def _pause(self, backoff: Backoff, error: Exception) -> None:
+    def _is_to_read(self) -> bool:
+        """Wait as long as the producer is paused; False when asked to stop."""
+        self._statistics.connected = False
+        self._pausing.wait(self._stop, self._heartbeat)
+        return not self._stop()
+
+    def _wait_again(self, backoff: Backoff, error: Exception) -> None:
         wait = backoff.failed()
         self._sink.problems.begin(LINK, error)
         self._log.warning("%s; trying again in %.1f s (attempt %d)", error, wait, backoff.failures)
         self._statistics.connected = False
         self._heartbeat(at_once=True)
         until = time.monotonic() + wait
-        while not self._stop() and (left := until - time.monotonic()) > 0:
+        while not self._stop() and self._pausing.wanted is None and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 0.2))
             self._heartbeat()
 
@@ -379,6 +385,9 @@ class Replicator:
         while not self._stop():
             if self._live.pending and not self._take_filters():
                 return
+            if self._pausing.wanted is not None and not self._decoder.in_transaction:
+                self._put_ready()
+                return
             events = link.read()
             if events is None:
                 self._put_ready()
@@ -409,14 +418,14 @@ class Replicator:
     @property
     def _waits_for_end(self) -> bool:
         """Whether something is to be done at the end of the next transaction."""
-        return self._live.pending or (self._snapshot is not None and self._snapshot.waits)
+        return self._live.pending or self._pausing.wanted is not None or (self._snapshot is not None and self._snapshot.waits)
 
     def _step_snapshot(self, link: BinlogLink, snapshot: Snapshot, *, heard: bool, read: bool = True) -> bool:
         """Let the snapshot do a little, or much where it holds the stream; False when asked to stop meanwhile."""
         link.hurry(snapshot.active)
         while snapshot.active:
             snapshot.step(heard, read=read)
-            if not self._put_ready() or (snapshot.holds and self._stop()):
+            if not self._put_ready() or (snapshot.holds and (self._stop() or self._pausing.wanted is not None)):
                 return False
             snapshot.settle()
             if not snapshot.holds:
@@ -435,6 +444,8 @@ class Replicator:
             if not self._put_ready() or (self._live.pending and not self._take_filters()):
                 return False
             if snapshot is not None and snapshot.waits and not self._step_snapshot(link, snapshot, heard=True, read=False):
+                return False
+            if self._pausing.wanted is not None:  # the rest of the run is read again
                 return False
         self._decoder.forget_tables()  # the compiled side has not seen them
         return True
@@ -546,9 +557,10 @@ class Replicator:
 
     def _heartbeat(self, *, at_once: bool = False) -> None:
         now = time.monotonic()
-        if not self._linked or not (at_once or now - self._beat >= SECOND):
+        if not (self._linked or self._pausing.since_ms) or not (at_once or now - self._beat >= SECOND):
             return
         self._beat = now
+        self._pausing.look()
         if self._sink.source is None:
             self._live.look(self._stop)
         self._retention.look(self._position)

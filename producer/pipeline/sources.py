@@ -11,12 +11,12 @@ from shmstore.home.acks import checkpoints_in
 from shmstore.producer.pipeline.attempts import Attempts
 from shmstore.producer.pipeline.group import Group
 from shmstore.producer.pipeline.reloads import Reloads
-from shmstore.producer.pipeline.replicator import Replicator, StopEvent
+from shmstore.producer.pipeline.replicator import Replicator
 from shmstore.producer.pipeline.sink import with_store
 from shmstore.producer.pipeline.statistics import Summary
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.resume import resume_point
-from shmstore.producer.stop import Stop
+from shmstore.producer.stop import Stop, StopEvent
 
 __all__ = ["run_all"]
 

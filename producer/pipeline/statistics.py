@@ -113,4 +113,5 @@ def combined(streams: Iterable[StreamStat], own: StreamStat) -> StreamStat:
         filtered_events=sum(one.filtered_events for one in all_),
         filtered_rows=sum(one.filtered_rows for one in all_),
         purge_ms=min((one.purge_ms for one in all_ if one.purge_ms), default=0),
+        paused_ms=min(one.paused_ms for one in all_),  # all are paused by the same file, each at the end of a transaction
     )

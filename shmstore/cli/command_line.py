@@ -15,7 +15,7 @@ MODULES = {
     "init": ("init",),
     "config": ("config",),
     "producing": ("produce", "run", "doctor"),
-    "control": ("reload",),
+    "control": ("reload", "pause", "resume", "audit"),
     "snapshot": ("snapshot",),
     "verify": ("verify",),
     "tail": ("tail",),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from shmstore import EventStore, Position, StoreView
+    from shmstore.consumer.live.actions import Named
     from shmstore.home.home import Home
     from shmstore.start_position import Start
 
@@ -28,6 +29,13 @@ def look(options: argparse.Namespace) -> StoreView:
     from shmstore import StoreView
 
     return StoreView.attach(options.store, path=options.path, state=options.state)
+
+
+def named(options: argparse.Namespace) -> Named:
+    """Return the store as an action takes it."""
+    from shmstore.consumer.live.actions import Named
+
+    return Named(options.store, options.path, options.state)
 
 
 def home_of(options: argparse.Namespace) -> Home:

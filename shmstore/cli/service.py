@@ -97,7 +97,7 @@ def listening(address: tuple[str, int]) -> None:
 
 
 def _status(stores: Mapping[str, str]) -> tuple[bool, str]:
-    """Whether any store's source is read, and one line on all of them."""
+    """Whether any store's source is read, or paused, and one line on all of them."""
     from shmstore import StoreView  # numpy is not everybody's
 
     reading, parts = False, []
@@ -112,6 +112,9 @@ def _status(stores: Mapping[str, str]) -> tuple[bool, str]:
             reading = True
             position = f" up to {stat.source_position.file}:{stat.source_position.offset}" if stat.source_position else ""
             parts.append(f"{name}: reading{position}, {stat.stream.behind_ms / 1000:.1f} s behind")
+        elif stat.stream.paused_ms:
+            reading = True  # all that it is asked to do
+            parts.append(f"{name}: paused")
         else:
             parts.append(f"{name}: no link to the source")
     return reading, "; ".join(parts)

@@ -130,9 +130,11 @@ def _forecast(stat: StoreStat, live: ShownStore) -> list[str]:
 def _stream(stat: StoreStat) -> list[str]:
     """What the producer reports of its stream; nothing where it reported none."""
     stream, lines = stat.stream, []
+    if stream.paused_ms:
+        lines.append(f"paused     since {moment(stream.paused_ms)}: nothing is read until `shmstore resume {stat.name}`")
     if stream.heard_ms and stat.producer_alive:
         link = "connected" if stream.connected else "not connected"
-        lines = [
+        lines += [
             f"link       {link}, last data from the source {ago(stream.heard_ms)}; {stream.behind_ms / 1000:,.3f} s behind",
             f"this run   {stream.transactions:,} transactions, {stream.reconnects:,} reconnects, {stream.skipped:,} events skipped, "
             f"{stream.blocked_ms / 1000:,.1f} s waiting for free space",

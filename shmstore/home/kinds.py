@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from shmstore.atomic_file import sync
 from shmstore.errors import StoreError, refused
-from shmstore.home import acks, control, definitions, identity, reader_state, snapshots
+from shmstore.home import acks, audit, control, definitions, identity, pauses, reader_state, snapshots
 from shmstore.home.home import FIX, LOCK, Home
 
 LOG_REMOVED: Final = "log.removed-"
@@ -75,6 +75,9 @@ KINDS: Final = (
     FileKind("open problems", "problems.open", lambda _, at: json.loads(at.read_bytes())["version"], of_source=True),
     FileKind("request to the producer", f"control-*{control.REQUEST}", control.check_request),
     FileKind("answers of the producer", control.NAME, lambda _, at: control.read_answers(at)),
+    FileKind("pause of the producer", pauses.PRODUCER, lambda _, at: pauses.read(at)),
+    FileKind("pause of a subscription", f"*{pauses.SUBSCRIPTION}", lambda _, at: pauses.read(at), of_reader=True),
+    FileKind("audit log", audit.NAME, lambda home, _: audit.lines(home)),
     FileKind("digests of verify", "verify", folder=True),
     FileKind("file of a writer that was killed", TEMPORARY, of_source=True),
 )

@@ -119,7 +119,7 @@ SLOT: Final = np.dtype(
 
 STREAM_FIELDS: Final = (  # those of `stat.StreamStat`
     *("connected", "heard_ms", "put_ms", "behind_ms", "blocked_ms", "reconnects", "transactions", "skipped"),
-    *("snapshot_tables", "snapshot_open", "snapshot_rows", "purge_ms", "filtered_events", "filtered_rows"),
+    *("snapshot_tables", "snapshot_open", "snapshot_rows", "purge_ms", "filtered_events", "filtered_rows", "paused_ms"),
 )
 
 
@@ -194,6 +194,10 @@ SUBSCRIPTION: Final = _record(
         ("owner_start", "<i8"),
         ("heartbeat_ms", "<i8"),
         ("created_ms", "<i8"),
+        (
+            "paused",
+            "<i8",
+        ),  # 1 while its reader is given nothing; written under the table's lock, what counts is in the home: see home.pauses
     ],
     [("get", "<i8"), ("ack", "<i8")],  # written by the owner alone
     [("wanted", "<i8"), ("woken", "<i8")],  # put sequence the reader waits for, or DISARMED; and what it sleeps on

@@ -9,7 +9,7 @@ cdef class Takes:
     cdef public bint may_get, may_ack  # False: all is left to the caller
     cdef public int64_t due  # ns of the monotonic clock: an ack from then on is left to the caller; 0: none is for that
     cdef public bint interrupted  # by another thread or a handler: the wait is to end
-    cdef int64_t wanted_word, state_word, heartbeat_word
+    cdef int64_t wanted_word, state_word, heartbeat_word, paused_word
     cdef uint32_t* woken
     cdef int64_t short, looks  # ns: after a sleep shorter than that, how long to look before the next
     cdef bint hurried  # the last sleep was that short
@@ -22,7 +22,7 @@ cdef class Takes:
             raise ValueError(f"entry {entry}")
         self.get_word, self.ack_word = subscription_word(entry, "get"), subscription_word(entry, "ack")
         self.wanted_word, self.state_word = subscription_word(entry, "wanted"), subscription_word(entry, "state")
-        self.heartbeat_word = subscription_word(entry, "heartbeat_ms")
+        self.heartbeat_word, self.paused_word = subscription_word(entry, "heartbeat_ms"), subscription_word(entry, "paused")
         self.woken = <uint32_t*>(self.mapped.words + <int64_t>subscription_word(entry, "woken"))
 
     def tune(self, segment, batch, freed, bint may_get, bint may_ack, double short, double looks):
@@ -42,7 +42,8 @@ cdef class Takes:
         cdef int64_t last = self._seen, get = self.get, limit
         cdef LogWindow window = self.window
         cdef Run run
-        if not self.may_get:
+        # A pause is ordered with nothing else: it holds from the next get on that sees it. What it means is said in Python.
+        if not self.may_get or at.words[self.paused_word]:
             return None
         if at.logged and get < look(at.words + FLOOR):  # what was seen has left the ring
             if window is None or limit_events is None or not window.first - 1 <= get < window.last:
@@ -99,7 +100,7 @@ cdef class Takes:
         cdef Mapped at = self.mapped
         cdef int64_t* words = at.words
         cdef int64_t next = self.get + 1, began, until = clock_now() + <int64_t>(seconds * 1e9)
-        if not self.may_get or limit_events is not None and limit_events < 1:
+        if not self.may_get or at.words[self.paused_word] or limit_events is not None and limit_events < 1:
             return None
         if at.logged and look(words + PUT) >= next and self.get < look(words + FLOOR):
             return None  # there is something to read, in the log: no need to arm, which costs all processors a fence

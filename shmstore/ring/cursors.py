@@ -31,6 +31,7 @@ STATE_OF: Final = tuple(subscription_word(entry, "state") for entry in range(SUB
 GET_OF: Final = tuple(subscription_word(entry, "get") for entry in range(SUBSCRIPTIONS))
 ACK_OF: Final = tuple(subscription_word(entry, "ack") for entry in range(SUBSCRIPTIONS))
 WANTED_OF: Final = tuple(subscription_word(entry, "wanted") for entry in range(SUBSCRIPTIONS))
+PAUSED_OF: Final = tuple(subscription_word(entry, "paused") for entry in range(SUBSCRIPTIONS))
 ACTIVE: Final = int(SubscriptionState.ACTIVE)
 LOGGED: Final = ACK_OF[0]  # in a store with a log: the last event that is written there
 LOG_FIRST: Final = header_word("log_first")

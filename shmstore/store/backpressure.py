@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, Protocol
 
 from shmstore.errors import StoreClosed, StoreFull
 from shmstore.memory.deadline import Deadline
@@ -24,6 +24,33 @@ _log = logging.getLogger("shmstore")
 
 FLOW: Final = 0.005  # seconds; acks that come sooner than that after one another are readers in full flow ...
 SHARE: Final = 8  # ... of which only every eighth of the ring needs to wake the producer
+
+
+class SubscribedStore(Protocol):
+    """What a subscription asks of the store it was made by, an `EventStore`."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def segment(self) -> Segment:
+        """Its memory."""
+
+    def _wake_producer(self) -> None:
+        """Wake the producer that waits for free space."""
+
+    def _free_oversized(self, after: int) -> None:
+        """Free the segments of oversized events after `after` that everybody has acked."""
+
+    def _disown(self, subscription: Any) -> None:
+        """Forget a subscription that was closed."""
+
+    def sync(self, sequence: int, timeout: float) -> int:
+        """Ask for the log to have `sequence` on disk, wait `timeout` seconds for it; return up to where it is."""
+
+    def _hold(self, entry: int, sequence: int) -> None:
+        """Let the cursors of a subscription stand at `sequence`, and the log keep what follows. Raises `PositionNotFound`."""
 
 
 class Backpressure:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from shmstore.clock import calendar_ms
 from shmstore.errors import PositionNotFound, ProducerInUse, StoreCorrupt, StoreError, StoreExists, StoreNotFound
-from shmstore.home import append_lock, identity
+from shmstore.home import append_lock, identity, pauses
 from shmstore.home.acks import NOWHERE, Checkpoint, acks_of
 from shmstore.home.append_lock import AppendLock
 from shmstore.home.home import PRIVATE, Home
@@ -332,7 +332,7 @@ def _restored(name: str, home: Home, path: str | None) -> Segment:
             table["wanted"] = DISARMED
             table["get"] = table["ack"] = tail.last
             table["state"][0] = SubscriptionState.ACTIVE
-            header["entries"] = _fill_table(table, subscriptions)
+            header["entries"] = _fill_table(table, subscriptions, home)
             os.pwrite(fd, header.tobytes() + table.tobytes(), 0)
 
         group = known.gid if known.mode != PRIVATE else None
@@ -387,7 +387,7 @@ def _at_their_acks(home: Home, epoch: int, oldest: int, last: int) -> dict[str, 
     return dict(sorted(found.items())[: layout.SUBSCRIPTIONS - 1])
 
 
-def _fill_table(table: NDArray[np.void], subscriptions: dict[str, Checkpoint]) -> int:
+def _fill_table(table: NDArray[np.void], subscriptions: dict[str, Checkpoint], home: Home) -> int:
     """Fill in the subscriptions; return how many entries are in use."""
     for entry, (name, saved) in enumerate(subscriptions.items(), 1):
         table["name"][entry] = name.encode()
@@ -395,6 +395,7 @@ def _fill_table(table: NDArray[np.void], subscriptions: dict[str, Checkpoint]) -
         table["created_ms"][entry] = calendar_ms()
         table["get"][entry] = table["ack"][entry] = saved.sequence
         table["state"][entry] = SubscriptionState.LOST if saved.lost else SubscriptionState.ACTIVE
+        table["paused"][entry] = pauses.kept(home, name) is not None
     return len(subscriptions) + 1
 
 

@@ -32,6 +32,7 @@ from shmstore.ring.cursors import (
     GET_OF,
     LOG_FIRST,
     LOGGED,
+    PAUSED_OF,
     PUT,
     STATE_OF,
     SYNCED,
@@ -64,17 +65,21 @@ class SubscriptionStat(NamedTuple):
     lag_ms: int
     ack_point: int | None
     oldest_ms: int = 0
+    paused: bool = False  # its reader is given nothing
 
     @property
     def presence(self) -> str:
-        """One word: reading (a process holds it), dead (that process died), away (none holds it), or lost (it was evicted)."""
-        return "lost" if self.state == "lost" else "reading" if self.alive else "dead" if self.owner_pid else "away"
+        """One word: reading (a process holds it), dead (that process died), away (none holds it), paused (it is given nothing, by whatever
+        process it is held), or lost (it was evicted)."""
+        if self.state == "lost":
+            return "lost"
+        return "paused" if self.paused else "reading" if self.alive else "dead" if self.owner_pid else "away"
 
     @property
     def standing(self) -> str:
         """Name, owner and ack, for a sentence about who holds the producer up."""
         dead = f"its reader, pid {self.owner_pid}, died" if self.owner_pid else "no process reads it"
-        reader = f"read by pid {self.owner_pid}" if self.alive else dead
+        reader = "paused" if self.paused else f"read by pid {self.owner_pid}" if self.alive else dead
         return f"subscription {self.name!r} ({reader}) has acked {f'up to {self.ack.sequence:,}' if self.ack.sequence >= 0 else 'nothing'}"
 
 
@@ -99,6 +104,7 @@ class StreamStat(NamedTuple):
     purge_ms: int = 0
     filtered_events: int = 0  # of the binlog, of which the filters let nothing pass
     filtered_rows: int = 0  # that row filters and operations left out
+    paused_ms: int = 0  # since when it reads nothing, because it was paused; 0: it is not
 
 
 def forgetting(store: str, subscription: str) -> str:
@@ -108,6 +114,8 @@ def forgetting(store: str, subscription: str) -> str:
 
 def remedy(store: str, reader: SubscriptionStat) -> str:
     """What to do about a subscription that holds the producer up: while it is read, its place cannot be changed."""
+    if reader.paused:
+        return f"resume it with `shmstore resume {store} --subscription {reader.name}`"
     move = f"move it with `shmstore seek {store} {reader.name} latest`, or forget it with `{forgetting(store, reader.name)}`"
     return f"let it read on; or stop it, and {move}" if reader.alive else f"start its reader, {move}"
 
@@ -213,7 +221,8 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...], put_
     alive = Ownership(segment.fd, LOCK_PRODUCER).taken()
     wanted = words[ACK_WANTED]  # a wish outlives the producer that died with it
     stream = StreamStat._make(words[word] for word in STREAM_WORDS)
-    stream = stream._replace(heard_ms=as_calendar_ms(stream.heard_ms), put_ms=as_calendar_ms(stream.put_ms))
+    heard, put_at, paused = map(as_calendar_ms, (stream.heard_ms, stream.put_ms, stream.paused_ms))
+    stream = stream._replace(heard_ms=heard, put_ms=put_at, paused_ms=paused if alive else 0)
     waits = alive and wanted != DISARMED and spared(views) < wanted
     return StoreStat(
         name=segment.name,
@@ -322,6 +331,7 @@ def _subscription(segment: Segment, entry: int) -> SubscriptionStat:
         lag_ms=max(0, put.time_ms - since) if put.sequence > ack.sequence else 0,
         ack_point=_ack_point(segment, ack.sequence),
         oldest_ms=_cursor(segment, ack.sequence + 1, put).time_ms if put.sequence > ack.sequence else 0,
+        paused=bool(words[PAUSED_OF[entry]]),
     )
 
 
@@ -363,7 +373,8 @@ def note_producer(segment: Segment) -> None:
 def note_heartbeat(segment: Segment, source: str, position: Position | None, stream: StreamStat | None) -> None:
     """Write down that the producer lives, what it reads from, how far it has read, and how its stream goes."""
     if stream is not None:
-        stream = stream._replace(heard_ms=as_boot_ms(stream.heard_ms), put_ms=as_boot_ms(stream.put_ms))
+        heard, put, paused = map(as_boot_ms, (stream.heard_ms, stream.put_ms, stream.paused_ms))
+        stream = stream._replace(heard_ms=heard, put_ms=put, paused_ms=paused)
         for word, value in zip(STREAM_WORDS, stream, strict=True):
             segment.words[word] = int(value)
     if source:

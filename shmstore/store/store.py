@@ -64,7 +64,7 @@ class EventStore(StoreView):
     def __init__(self, mapped: Segment, state: str | os.PathLike[str] | None = None) -> None:
         super().__init__(mapped, state)
         self._lock = Lock(mapped.fd, LOCK_TABLE, Condition(mapped.views.fixed, header_word("lock")))
-        self._table = SubscriptionTable(mapped, self._lock)
+        self._table = SubscriptionTable(mapped, self._lock, self.home)
         self._wakeups = Wakeups(mapped)
         self._backpressure = Backpressure(mapped, self._table, self._wakeups.freed, self._wakeups.notify)
         self._producer = Ownership(mapped.fd, LOCK_PRODUCER)
@@ -541,6 +541,17 @@ class EventStore(StoreView):
     def _disown(self, subscription: Subscription) -> None:
         """Forget a subscription that was closed."""
         self._subscriptions.discard(subscription)
+
+    def pause(self, subscription: str, by: str = "") -> None:
+        """Let the reader of a subscription be given nothing until `resume`, also after restarts; `by` is who asks. What it holds back it holds
+        back all the same. Raises `SubscriptionNotFound`, `StoreError`."""
+        self._check_open()
+        self._table.pause(subscription, by)
+
+    def resume(self, subscription: str) -> None:
+        """Undo `pause`. Raises `SubscriptionNotFound`, `StoreError`."""
+        self._check_open()
+        self._wakeups.notify([self._table.resume(subscription)])
 
     def unsubscribe(self, name: str) -> None:
         """Forget a subscription that no process reads now. Without a log, of the last one what it had not acked is kept for the next, unless

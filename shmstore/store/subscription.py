@@ -6,7 +6,7 @@ import logging
 import time
 from bisect import bisect_left
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 from shmstore.clock import boot_ms
 from shmstore.errors import AckError, PositionNotFound, StoreClosed, StoreCorrupt, StoreError, SubscriptionLost
@@ -16,13 +16,14 @@ from shmstore.memory.deadline import Deadline
 from shmstore.memory.layout import DISARMED, StoreFlag, SubscriptionState, subscription_word
 from shmstore.memory.locks import WAIT_SLICE, Ownership
 from shmstore.memory.ordering import ASYMMETRIC, fence, heavy_fence
-from shmstore.memory.segment import Closed, Segment
+from shmstore.memory.segment import Closed
 from shmstore.memory.semaphores import Condition
 from shmstore.ring.cursors import (
     ACK_WANTED,
     ACTIVE,
     ARMED,
     OVERSIZED,
+    PAUSED_OF,
     PUT,
     STATE_OF,
     WANTED_OF,
@@ -32,6 +33,7 @@ from shmstore.ring.cursors import (
 from shmstore.ring.reader import reader_of
 from shmstore.start_position import Start
 from shmstore.store import lookup
+from shmstore.store.backpressure import SubscribedStore
 from shmstore.store.batch import Batch
 from shmstore.store.content import cursor_of, slot_of
 from shmstore.store.reader_place import ReplayFilter
@@ -45,33 +47,6 @@ SPINS: Final = 1000  # looks at the put cursor before a sleep in full flow, of .
 LOOK: Final = 40e-9  # ... so many seconds each
 CLOSING: Final = 2.0  # seconds that close() waits for the disk
 A_MOMENT: Final = 1e-3  # compiled code looks for so long at most before Python may handle a signal
-
-
-class SubscribedStore(Protocol):
-    """What a subscription asks of the store it was made by, an `EventStore`."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def segment(self) -> Segment:
-        """Its memory."""
-
-    def _wake_producer(self) -> None:
-        """Wake the producer that waits for free space."""
-
-    def _free_oversized(self, after: int) -> None:
-        """Free the segments of oversized events after `after` that everybody has acked."""
-
-    def _disown(self, subscription: Subscription) -> None:
-        """Forget a subscription that was closed."""
-
-    def sync(self, sequence: int, timeout: float) -> int:
-        """Ask for the log to have `sequence` on disk, wait `timeout` seconds for it; return up to where it is."""
-
-    def _hold(self, entry: int, sequence: int) -> None:
-        """Let the cursors of a subscription stand at `sequence`, and the log keep what follows. Raises `PositionNotFound`."""
 
 
 _CLOSED: Final = Closed("the subscription is closed: subscribe again")
@@ -143,9 +118,9 @@ class Subscription:
         """Return the next events and move the get cursor over them.
 
         `limit_events` bounds it in events (`limit` is short for it: ``get(100)``), `limit_bytes` in bytes of payload, in every store. At
-        least one event is given whatever the limits. Waits up to `timeout` seconds (None: without
-        limit, 0: not at all) for `min_events`; at the deadline, or when the producer waits for free space, what exists is
-        returned, at the deadline perhaps an empty batch. With DDL isolation a DDL comes alone.
+        least one event is given whatever the limits. Waits up to `timeout` seconds (None: without limit, 0: not at all) for `min_events`; at
+        the deadline, or when the producer waits for free space, what exists is returned, at the deadline perhaps an empty batch: also
+        while the subscription is paused (`EventStore.pause`). With DDL isolation a DDL comes alone.
 
         Raises `SubscriptionLost`, `StoreClosed`, `StoreCorrupt`, and `ValueError` for limits that cannot be met.
         """
@@ -162,7 +137,7 @@ class Subscription:
                 if taken is not None:
                     return taken  # else look whether the store is there
         try:
-            if min_events == 1:  # what a reader that keeps up does a million times a second
+            if min_events == 1 and not self.paused:  # what a reader that keeps up does a million times a second
                 first, last = self._reader.take(NO_LIMIT if limit_events is None else limit_events, limit_bytes)
                 if last >= first and not self._careful:
                     return Batch(self._segment, first, last, self._reader.generation)
@@ -206,10 +181,12 @@ class Subscription:
         """
         words, get = self._words, self._reader.get
         wanted_word = WANTED_OF[self.entry]
-        if (self._spins or self.spin) and self._spun(n, deadline):
+        if (self._spins or self.spin) and not self.paused and self._spun(n, deadline):
             return self._reader.available() >= n
         try:
             while True:
+                if self.paused and not self._resumed(deadline):
+                    return False
                 words[wanted_word] = get + n
                 words[ARMED] = 1
                 heavy_fence()
@@ -221,18 +198,39 @@ class Subscription:
                 if left <= 0:
                     self._reader.interrupted = False
                     return there > 0
-                words[subscription_word(self.entry, "heartbeat_ms")] = boot_ms()
-                if self._has_log and self._saved < self._reader.ack and time.monotonic() - self._saved_at >= self._interval:
-                    with suppress(StoreError):  # the next ack says it
-                        self.save_checkpoint()  # nothing comes, so no ack will
+                self._live_on()
                 began = time.perf_counter()
                 self._condition.wait(left)
                 if time.perf_counter() - began < BUSY:
                     self._spins = SPINS  # the producer is in full flow: the next wait looks a while before it sleeps
-                if words[PUT] >= get + n:  # the usual end of a wait: nothing to arm again
+                if words[PUT] >= get + n and not self.paused:  # the usual end of a wait: nothing to arm again
                     return self._reader.available() >= n
         finally:
             words[wanted_word] = DISARMED
+
+    def _resumed(self, deadline: Deadline) -> bool:
+        """Sleep until the subscription is resumed; False at the deadline.
+
+        Who resumes clears the word, then notifies; here the word is looked at before each sleep. So the notice comes before the sleep,
+        which then ends at once, or ends it.
+        """
+        self._words[WANTED_OF[self.entry]] = DISARMED  # no put is to wake it
+        while self.paused:
+            self._check_state()
+            left = 0.0 if self._reader.interrupted else deadline.left(WAIT_SLICE)
+            if left <= 0:
+                self._reader.interrupted = False
+                return False
+            self._live_on()
+            self._condition.wait(left)
+        return True
+
+    def _live_on(self) -> None:
+        """Give a sign of life in a wait, and save the checkpoint where it is due: no ack will."""
+        self._words[subscription_word(self.entry, "heartbeat_ms")] = boot_ms()
+        if self._has_log and self._saved < self._reader.ack and time.monotonic() - self._saved_at >= self._interval:
+            with suppress(StoreError):  # the next ack says it
+                self.save_checkpoint()
 
     def _spun(self, n: int, deadline: Deadline) -> bool:
         """Look at the put cursor for a while instead of sleeping; True as soon as `n` events seem to be there."""
@@ -458,6 +456,11 @@ class Subscription:
         )
 
     # ------------------------------------------------------------ cursors, checkpoint, end
+
+    @property
+    def paused(self) -> bool:
+        """Whether `get` is given nothing: `EventStore.pause`."""
+        return bool(self._words[PAUSED_OF[self.entry]])
 
     @property
     def get_cursor(self) -> Cursor:

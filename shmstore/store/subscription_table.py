@@ -19,7 +19,9 @@ from typing import Final
 
 from shmstore.clock import calendar_ms
 from shmstore.errors import PositionNotFound, StoreError, SubscriptionInUse, SubscriptionLost, SubscriptionNotFound
+from shmstore.home import pauses
 from shmstore.home.acks import NOWHERE, Checkpoint, CheckpointFile
+from shmstore.home.home import Home
 from shmstore.memory.layout import (
     DISARMED,
     LOCK_SUBSCRIPTION,
@@ -33,7 +35,19 @@ from shmstore.memory.layout import (
 from shmstore.memory.locks import Lock, Ownership, is_locked, start_time
 from shmstore.memory.ordering import fence
 from shmstore.memory.segment import Segment, check_name
-from shmstore.ring.cursors import ACK_OF, ACK_WANTED, ACTIVE, ENTRIES, FLOOR, GET_OF, LOG_FIRST, PUT, STATE_OF, WANTED_OF
+from shmstore.ring.cursors import (
+    ACK_OF,
+    ACK_WANTED,
+    ACTIVE,
+    ENTRIES,
+    FLOOR,
+    GET_OF,
+    LOG_FIRST,
+    PAUSED_OF,
+    PUT,
+    STATE_OF,
+    WANTED_OF,
+)
 from shmstore.start_position import Start, parse_start
 from shmstore.store.lookup import first_wanted
 from shmstore.store.reader_place import ReplayFilter
@@ -50,8 +64,9 @@ Beginning = Start | ReplayFilter
 class SubscriptionTable:
     """The table of one attached store."""
 
-    def __init__(self, segment: Segment, lock: Lock) -> None:
-        self._segment = segment
+    def __init__(self, segment: Segment, lock: Lock, home: Home) -> None:
+        """`home` is where pauses are kept."""
+        self._segment, self._home = segment, home
         self._words = segment.words
         self._lock = lock
         self._logged = bool(segment.flags & StoreFlag.LOG)  # then entry 0 is the log's, and retention asks what is held
@@ -104,6 +119,7 @@ class SubscriptionTable:
                 if state == FREE:
                     self._fill(entry, name, start)
                 self._note_owner(entry)
+                self._words[PAUSED_OF[entry]] = pauses.kept(self._home, name) is not None
             except BaseException:
                 if self._words[STATE_OF[entry]] == JOINING:
                     self._words[STATE_OF[entry]] = FREE
@@ -252,6 +268,7 @@ class SubscriptionTable:
                     words[GET_OF[0]] = words[ACK_OF[0]] = words[PUT] if wish != DISARMED and ack < wish else ack
                     words[STATE_OF[0]] = ACTIVE
                 words[STATE_OF[entry]] = FREE
+                pauses.forget(self._home, name)
 
     def clear(self) -> None:
         """Move every subscription to the put cursor. Raises `SubscriptionInUse` where a reader lives; then nothing was moved."""
@@ -280,6 +297,22 @@ class SubscriptionTable:
             words[EVICTIONS] += len(late)
         fence()  # before anything is overwritten: a reader looks at its state after each copy
         return late
+
+    def pause(self, name: str, by: str) -> None:
+        """Let the reader of the subscription `name` be given nothing from now on. Raises `SubscriptionNotFound`, `StoreError`."""
+        with self.locked():
+            entry = self._known(name)
+            pauses.keep(self._home, by, name)  # first: who is killed behind it has paused the next owner at least
+            self._words[PAUSED_OF[entry]] = 1
+
+    def resume(self, name: str) -> int:
+        """Undo `pause`; return the entry, whose reader is to be notified. Raises `SubscriptionNotFound`, `StoreError`."""
+        with self.locked():
+            entry = self._known(name)
+            pauses.forget(self._home, name)
+            self._words[PAUSED_OF[entry]] = 0
+            fence()  # before the notice: see Subscription._resumed
+            return entry
 
     def names(self) -> list[str]:
         """Names of all subscriptions, lost ones included."""

@@ -164,7 +164,7 @@ class StoreCard {
       ["Reads", (r) => r.source, { text: true }],
       ["Get", (r) => count(r.get)],
       ["Ack", (r) => count(r.ack)],
-      ["", () => "", { cell: (cell, r) => this.buttonOf(cell, r) }],
+      ["", () => "", { cell: (cell, r) => this.buttonsOf(cell, r) }],
     ]);
     this.tables = new Grid(
       [
@@ -239,18 +239,31 @@ class StoreCard {
     cell.className = "text" + (reader.state === "lost" || reader.holds === "producer" ? " state-bad" : reader.state === "dead" || reader.holds ? " state-warn" : "");
   }
 
-  buttonOf(cell, reader) {
-    if (!settings.actions || reader.state === "reading") {
+  buttonsOf(cell, reader) {
+    if (!settings.actions) {
       cell.replaceChildren();
+      delete cell.dataset.buttons;
       return;
     }
-    if (!cell.firstChild) {
-      const button = make("button", { type: "button", class: "danger" }, "forget");
-      button.addEventListener("click", () => forget(this.name, button.dataset.reader));
-      cell.append(button);
+    const idle = reader.state !== "reading" && !(reader.state === "paused" && reader.owner);
+    const wanted = [reader.state === "paused" ? "resume" : "pause", ...(idle ? ["move", "forget"] : [])];
+    if (cell.dataset.buttons !== wanted.join()) {
+      cell.dataset.buttons = wanted.join();
+      cell.replaceChildren(...wanted.map((name) => this.button(name, cell)));
     }
-    cell.firstChild.dataset.reader = reader.name;
-    cell.firstChild.setAttribute("aria-label", `forget ${reader.name}`);
+    cell.dataset.reader = reader.name;
+    for (const button of cell.children) button.setAttribute("aria-label", `${button.textContent} ${reader.name}`);
+  }
+
+  button(name, cell) {
+    const button = make("button", { type: "button", class: name === "forget" ? "danger" : "" }, name);
+    button.addEventListener("click", () => {
+      const what = { store: this.name, subscription: cell.dataset.reader };
+      if (name === "forget") forget(what);
+      else if (name === "move") move(what);
+      else act(name, what);
+    });
+    return button;
   }
 
   show(store) {
@@ -259,7 +272,7 @@ class StoreCard {
     list_problems(this.problems, store.problems.slice(1));
     part(this.nodes[0], "Source", store.source || "none yet", store.position);
     const alive = store.producer_alive ? `pid ${store.producer}` : store.producer ? `pid ${store.producer} died` : "none";
-    part(this.nodes[1], "Producer", alive, store.blocked > 0.01 ? `waits ${count(100 * store.blocked)} % of the time` : "");
+    part(this.nodes[1], "Producer", alive, store.paused ? "paused" : store.blocked > 0.01 ? `waits ${count(100 * store.blocked)} % of the time` : "");
     part(this.nodes[2], "Ring", `${count(store.ring.capacity)} events, ${bytes(store.ring.bytes)}`, `${count(100 * store.ring.used)} % used`, store.ring.used);
     const log = store.log;
     this.nodes[3].hidden = this.arrows[2].hidden = log === null;
@@ -557,7 +570,7 @@ async function act(path, what) {
   }
 }
 
-function forget(store, subscription) {
+function forget({ store, subscription }) {
   const dialog = byId("sure");
   say(dialog.querySelector("p"), `Forget subscription ${subscription} of store ${store}? What it has not acked is kept for nobody then, and it cannot go on.`);
   dialog.returnValue = "no";
@@ -565,11 +578,19 @@ function forget(store, subscription) {
   dialog.showModal();
 }
 
+function move({ store, subscription }) {
+  const where = window.prompt(`Where ${subscription} of ${store} continues: earliest, latest, an event's number, a time, FILE:OFFSET or a GTID set`);
+  if (where) act("seek", { store, subscription, where });
+}
+
 byId("snapshot").addEventListener("submit", (event) => {
   event.preventDefault();
   const { store, tables } = event.target.elements;
   act("snapshot", { store: store.value, tables: tables.value });
 });
+for (const name of ["pause", "resume", "reload"]) {
+  byId(`producer-${name}`).addEventListener("click", () => act(name, { store: byId("snapshot").elements.store.value }));
+}
 
 // ---- the stream of figures
 

@@ -135,9 +135,9 @@ class BatchPlanner:
 
     def _window(self, base: int, limit: BatchLimit, frozen: int | None) -> int:
         """As `end_after`, whatever the events are."""
-        store = self._owner.store
+        store, subscription = self._owner.store, self._owner.subscription
         last = store.newest if frozen is None else min(frozen, store.newest)
-        if last <= base:
+        if last <= base or (subscription is not None and subscription.paused):
             return base
         if store.has_log:
             found, fit = self._end_in_log(base, limit, last)

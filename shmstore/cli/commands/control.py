@@ -1,26 +1,23 @@
-"""`shmstore reload`: what the producer of a store is asked to do while it runs."""
+"""`shmstore reload`, `pause`, `resume` and `audit`: what a store is asked to do while it runs, and what it was asked."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
 from typing import TYPE_CHECKING
 
 from shmstore.cli.command import Commands
 from shmstore.cli.log_lines import say
-from shmstore.cli.named_store import look
+from shmstore.cli.named_store import home_of, named
 from shmstore.cli.values import seconds
-from shmstore.units import printable
+from shmstore.units import moment, printable
 
 if TYPE_CHECKING:
-    from shmstore.home.control import ControlAnswer, ControlFiles
-
-LOOK = 0.1  # seconds between two looks for an answer
+    from collections.abc import Callable
 
 
 def add(commands: Commands) -> None:
-    """Add the command."""
+    """Add the commands."""
     sub = commands.add(
         reload,
         "reload",
@@ -31,35 +28,85 @@ def add(commands: Commands) -> None:
         "the change, of which readers learn it, is in the log. Where the file has an error, or changes what needs a restart, nothing of it "
         "is taken, for any store of that process, and the exit code is 1. SIGHUP to the producer does the same, and says it in its log.",
     )
-    sub.add_argument(
-        "--wait", type=seconds, default=30.0, metavar="SECONDS", help="how long to wait for the producer's answer (default: 30)"
+    _add_wait(sub, "for the producer's answer")
+    sub = commands.add(
+        pause,
+        "pause",
+        "let the producer of a store read nothing, or one reader be given nothing, until it is resumed",
+        "  shmstore pause orders\n  shmstore pause orders --subscription audit",
+        "The producer pauses at the end of a transaction and closes its link to the server, which has to keep the binlog from there on. It keeps "
+        "the store, whose readers read on. A pause is in the store's home and outlives restarts: a producer that is started while it is paused "
+        "says so in its first line. The reader of a paused subscription waits, as if nothing came; what it has not acked is kept for it. In a "
+        "store without a log it so holds up the producer when the ring is full, or is evicted.",
     )
+    _add_subscription(sub)
+    _add_wait(sub, "until the producer is paused")
+    sub = commands.add(
+        resume,
+        "resume",
+        "let a paused producer, or the reader of a paused subscription, continue",
+        "  shmstore resume orders\n  shmstore resume orders --subscription audit",
+        "Both continue where they were paused. A server that has removed the binlog meanwhile stops the producer with an error that says so.",
+    )
+    _add_subscription(sub)
+    _add_wait(sub, "until the producer reads again")
+    commands.add(
+        audit,
+        "audit",
+        "list what was done to a store from outside: paused, resumed, moved, forgotten, snapshots and reloads",
+        "  shmstore audit orders",
+        "A line for each action of the command line, of `shmstore top` and of `shmstore web`, the oldest first: when, by whom, what, and done or "
+        "why not.",
+    )
+
+
+def _add_wait(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--wait", type=seconds, default=30.0, metavar="SECONDS", help=f"how long to wait {what} (default: 30)")
+
+
+def _add_subscription(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--subscription", metavar="NAME", help="the subscription of that name, in place of the producer")
 
 
 def reload(options: argparse.Namespace) -> int:
     """`shmstore reload`."""
-    from shmstore.home.control import RELOAD, ControlFiles
+    from shmstore.consumer.live import actions
 
-    with look(options) as store:
-        if not store.stat().producer_alive:
-            raise ValueError(f"no producer of store {options.store!r} runs: the next one reads its file when it starts")
-        files = ControlFiles(store.home)
-        asked = files.ask(RELOAD)
-        answer = _wait(files, asked, options.wait)
+    answer = actions.reload(named(options), options.wait)
     if answer is None:
         say(
-            f"store {options.store!r}: no answer in {options.wait:g} s: filters change between two transactions, when there is free space; the "
-            "producer's log says when they have"
+            f"store {options.store!r}: no answer in {options.wait:g} s: filters change between two transactions, when there is free space and the "
+            "producer is not paused; its log says when they have"
         )
         return 1
     print(printable(f"{options.store}: {answer.text}"), file=sys.stdout if answer.done else sys.stderr)
     return 0 if answer.done else 1
 
 
-def _wait(files: ControlFiles, asked: str, limit: float) -> ControlAnswer | None:
-    until = time.monotonic() + limit
-    while True:
-        answer = next((one for one in files.answers() if one.id == asked), None)
-        if answer is not None or time.monotonic() >= until:
-            return answer
-        time.sleep(LOOK)
+def pause(options: argparse.Namespace) -> int:
+    """`shmstore pause`."""
+    from shmstore.consumer.live import actions
+
+    return _paused(options, actions.pause)
+
+
+def resume(options: argparse.Namespace) -> int:
+    """`shmstore resume`."""
+    from shmstore.consumer.live import actions
+
+    return _paused(options, actions.resume)
+
+
+def _paused(options: argparse.Namespace, act: Callable[..., str]) -> int:
+    done = act(named(options), options.subscription, wait=options.wait)
+    print(printable(f"{options.store}: {done}"))
+    return 0
+
+
+def audit(options: argparse.Namespace) -> int:
+    """`shmstore audit`."""
+    from shmstore.home.audit import lines
+
+    for line in lines(home_of(options)):
+        print(printable(f"{moment(line.at_ms)}  {line.by}  {line.action} {line.what}: {line.outcome}"))
+    return 0

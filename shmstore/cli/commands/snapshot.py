@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shmstore.cli.command import Commands
 from shmstore.cli.log_lines import say
-from shmstore.cli.named_store import home_of, look
+from shmstore.cli.named_store import home_of, look, named
 from shmstore.clock import calendar_ms
 from shmstore.patterns.table_patterns import FORMS as TABLE_FORMS
 from shmstore.units import printable
@@ -53,11 +53,12 @@ def add(commands: Commands) -> None:
 def snapshot(options: argparse.Namespace) -> int:
     """`shmstore snapshot`."""
     from shmstore import producer
-    from shmstore.consumer.live.actions import check_single_source
+    from shmstore.consumer.live.actions import audited, check_single_source
 
     if options.tables is None and (options.where is not None or options.columns is not None):
         raise ValueError("--where and --columns say what part of tables is wanted: name these with --tables")
-    asks, produced, state = options.cancel or options.tables is not None, False, home_of(options).state
+    home = home_of(options)
+    asks, produced, state = options.cancel or options.tables is not None, False, home.state
     if asks or not producer.snapshot_status(options.store, state=state):
         with look(options) as store:  # a request to a store that does not exist would wait for ever
             check_single_source(store)
@@ -65,10 +66,12 @@ def snapshot(options: argparse.Namespace) -> int:
         if asks and not produced:
             say(f"no producer is running on store {options.store!r}: the next one will do this")
     if options.cancel:
-        producer.cancel_snapshot(options.store, state=state)
+        with audited(home, named(options), "snapshot", "cancelled"):
+            producer.cancel_snapshot(options.store, state=state)
     elif options.tables is not None:
         chosen = {"where": options.where, "columns": options.columns}
-        print(producer.request_snapshot(options.store, options.tables, state=state, **chosen))
+        with audited(home, named(options), "snapshot", ", ".join(options.tables)):
+            print(producer.request_snapshot(options.store, options.tables, state=state, **chosen))
     if asks and not (options.status or options.watch):
         if not options.cancel:
             say(

@@ -6,9 +6,8 @@ import argparse
 from pathlib import Path
 
 from shmstore.cli.command import Commands
-from shmstore.cli.named_store import attach, subscribe_at
+from shmstore.cli.named_store import named, subscribe_at
 from shmstore.cli.values import place
-from shmstore.sources import place_text
 from shmstore.start_position import FORMS
 from shmstore.units import printable
 
@@ -89,13 +88,9 @@ def subscribe(options: argparse.Namespace) -> int:
 
 def seek(options: argparse.Namespace) -> int:
     """`shmstore seek`."""
-    with attach(options) as store:
-        acked = store.seek(options.name, options.where)
-        waits = store.newest - acked
-        text = "everything put so far is behind it" if waits <= 0 else f"{waits:,} events wait for it"
-        at = store.peek(acked + 1, limit_events=1) if waits > 0 else None
-        where = f", {place_text(at.position_of(acked + 1))}" if at and at.slots["entry"][0] else ""
-    print(printable(f"{options.name} continues at event {acked + 1}{where}: {text}"))
+    from shmstore.consumer.live import actions
+
+    print(printable(actions.seek(named(options), options.name, options.where)))
     return 0
 
 
@@ -103,5 +98,5 @@ def unsubscribe(options: argparse.Namespace) -> int:
     """`shmstore unsubscribe`."""
     from shmstore.consumer.live import actions
 
-    actions.unsubscribe(options.store, options.name, path=options.path, state=options.state)
+    actions.unsubscribe(named(options), options.name)
     return 0

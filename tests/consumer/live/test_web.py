@@ -38,6 +38,7 @@ from shmstore.consumer.live.figures import document
 from shmstore.consumer.live.observer import Observer
 from shmstore.consumer.live.web import HEADERS, Web, warnings
 from shmstore.consumer.serving.access import Login
+from shmstore.home import audit
 from shmstore.home.home import Home
 from shmstore.home.snapshots import Progress, ProgressFile
 from tests.consumer.live.test_model import stat
@@ -405,6 +406,52 @@ def test_actions_need_the_token(store_name: str, state: Path) -> None:
                 assert ask(server, path, "POST", body, **right)[0] == status, (path, body)
             with store.subscribe("busy"):
                 assert ask(server, "/unsubscribe", "POST", {"store": store_name, "subscription": "busy"}, **right)[0] == 409
+
+
+def test_every_action_is_in_the_audit_log(store_name: str, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pausing, resuming, moving and reloading, as on the command line, with who asked from where; what is refused, too, with the reason. A wrong
+    token is counted, by address, and does nothing."""
+    monkeypatch.setattr("shmstore.consumer.live.web.WAIT", 0.1)  # this process puts, and looks for no requests
+    with EventStore.create(store_name, log_size=16 << 20) as store:
+        store.put([change(1), end(1), change(2), end(2)])
+        store.subscribe("r").close()
+        right = {"X_Shmstore_Token": "t0ken"}
+        with serving(store_name, token=lambda: "t0ken") as server:
+            for path in ("/pause", "/resume", "/seek", "/reload", "/snapshot", "/unsubscribe"):
+                assert ask(server, path, "POST", {"store": store_name}, X_Shmstore_Token="guess")[0] == 403
+                foreign = ask(server, path, "POST", {"store": store_name}, Origin="http://evil.example", **right)
+                assert foreign[0] == 403
+            assert (server.refused["token"], server.refused["origin"]) == (6, 6)
+            assert audit.lines(store.home) == []
+            reader = {"store": store_name, "subscription": "r"}
+            for path, body, status, says in (
+                ("/pause", reader, 200, "r is paused"),
+                ("/pause", {**reader, "subscription": "q"}, 409, "no subscription 'q'"),
+                ("/resume", reader, 200, "r is resumed"),
+                ("/seek", {**reader, "where": "latest"}, 200, "continues at event 4"),
+                ("/seek", {**reader, "where": "yesterday-ish"}, 409, "yesterday-ish"),
+                ("/pause", {"store": store_name}, 200, "asked to pause"),
+                ("/resume", {"store": store_name}, 200, "the producer is resumed"),
+                ("/reload", {"store": store_name}, 200, "asked for"),
+                ("/reload", {"store": "none"}, 404, "no store"),
+                ("/pause", {**reader, "subscription": 7}, 400, "JSON"),
+                ("/seek", reader, 400, "JSON"),
+            ):
+                found, text, _ = ask(server, path, "POST", body, **right)
+                assert (found, says in text) == (status, True), (path, body, text)
+        lines = audit.lines(store.home)
+        assert {line.by for line in lines} == {"web, from 127.0.0.1"}
+        assert [(line.action, line.what) for line in lines] == [
+            ("pause", "r"),
+            ("pause", "q"),
+            ("resume", "r"),
+            ("seek", "r to latest"),
+            ("seek", "r to yesterday-ish"),
+            ("pause", "producer"),
+            ("resume", "producer"),
+            ("reload", "asked for"),
+        ]
+        assert [line.outcome == "done" for line in lines] == [True, False, True, True, False, True, True, True]
 
 
 def test_actions_use_the_folder_of_stores(store_name: str, state: Path, tmp_path: Path) -> None:

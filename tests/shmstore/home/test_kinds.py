@@ -17,7 +17,7 @@ from shmstore import Checkpoint, CheckpointFile, EventStore, Position, StoreNotF
 from shmstore.cli.main import main
 from shmstore.consumer.live import actions
 from shmstore.consumer.wire.session.unacked import RecordFile
-from shmstore.home import kinds
+from shmstore.home import audit, kinds, pauses
 from shmstore.home.acks import NOWHERE
 from shmstore.home.control import RELOAD, ControlFiles, Wish
 from shmstore.home.definitions import DefinitionsFile, sources_of
@@ -55,6 +55,9 @@ def fill(home: Home) -> None:
     control = ControlFiles(home)
     control.answer(Wish(control.ask(RELOAD), RELOAD), done=True, text="nothing changed")
     control.ask(RELOAD)
+    pauses.keep(home, "me")
+    pauses.keep(home, "me", "r")
+    audit.note(home, "me", "pause", "producer", "done")
     for source in ("", "db1.example.com:3306", "log", "origin", "verify", ".."):
         folder = home.of_source(source)
         DefinitionsFile(home, source).replace([])
@@ -210,8 +213,8 @@ def test_forgetting_one_reader(name: str) -> None:
         for reader in ("r", "r.x"):
             store.subscribe(reader).close()
             keep_aside(home, reader, [])
-        actions.unsubscribe(name, "r")
-        assert sorted(each.name for _, each in files_of(home)) == ["log", "r.x.copies-aside", "r.x.json"]
+        actions.unsubscribe(actions.Named(name), "r")
+        assert sorted(each.name for _, each in files_of(home)) == ["actions.audit", "log", "r.x.copies-aside", "r.x.json"]
     EventStore.unlink(name, log=True)
 
 
