@@ -113,11 +113,12 @@ PUBLIC = {
     ),
     "shmstore.event": "ABSENT Column EntryType Event EventType FILTERS_CHANGED Position Sources TableSchema",
     "shmstore.gtids": "Gtids covers parse single",
-    "shmstore.home": "kinds",
+    "shmstore.home": "audit kinds pauses",
     "shmstore.home.acks": "checkpoints_in",
-    "shmstore.home.control": "ControlFiles RELOAD Wish",
+    "shmstore.home.control": "ControlAnswer ControlFiles RELOAD Wish",
     "shmstore.home.definitions": "Definition DefinitionsFile definitions_in position_in sources_of",
     "shmstore.home.home": "Home May state_directory",
+    "shmstore.home.pauses": "Pause",
     "shmstore.home.lines": "LinesFile",
     "shmstore.home.reader_state": (
         "CopiesBatch batches_path copies_aside keep_aside keep_batch keep_planned kept_batch opened planned_end"
