@@ -579,8 +579,12 @@ function forget({ store, subscription }) {
 }
 
 function move({ store, subscription }) {
-  const where = window.prompt(`Where ${subscription} of ${store} continues: earliest, latest, an event's number, a time, FILE:OFFSET or a GTID set`);
-  if (where) act("seek", { store, subscription, where });
+  const dialog = byId("move");
+  say(dialog.querySelector("p"), `Where ${subscription} of ${store} continues: earliest, latest, an event's number, a time, FILE:OFFSET or a GTID set`);
+  const { where } = dialog.querySelector("form").elements;
+  dialog.returnValue = "no";
+  dialog.onclose = () => dialog.returnValue === "yes" && act("seek", { store, subscription, where: where.value });
+  dialog.showModal();
 }
 
 byId("snapshot").addEventListener("submit", (event) => {

@@ -195,8 +195,10 @@ def test_events(chromium: Browser, busy: EventStore) -> None:
         expect(page.locator("#events li").filter(has_text="note=<img src=x onerror=alert(3)>").first).to_be_visible()
 
 
-def test_actions(chromium: Browser, busy: EventStore, state: Path) -> None:
-    """With a token a snapshot can be asked for and a reader that has gone forgotten, once somebody says yes; not by a wrong token."""
+def test_actions(chromium: Browser, busy: EventStore, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a token a snapshot can be asked for, producer and readers paused and resumed, and a reader that has gone moved, and forgotten after a
+    question; not by a wrong token."""
+    monkeypatch.setattr("shmstore.consumer.live.web.WAIT", 0.1)  # the producer is this process, which looks for no requests
     with serving(busy.name, token=lambda: "t0ken") as server, opened(chromium, server.server_port) as page:
         said = page.locator("#actions-note")
         page.get_by_label("Token").fill("wrong")
@@ -214,11 +216,12 @@ def test_actions(chromium: Browser, busy: EventStore, state: Path) -> None:
         page.get_by_role("button", name="resume audit").click()
         expect(said).to_contain_text("audit is resumed")
         page.get_by_role("button", name="Pause the producer").click()
-        expect(said).to_contain_text("paused")
+        expect(said).to_contain_text("asked to pause")
         page.get_by_role("button", name="Resume the producer").click()
-        expect(said).to_contain_text("none runs now")
-        page.once("dialog", lambda dialog: dialog.accept("earliest"))
+        expect(said).to_contain_text("the producer is resumed")
         page.get_by_role("button", name="move away").click()
+        page.get_by_label("where it continues").fill("earliest")
+        page.get_by_role("button", name="Move", exact=True).click()
         expect(said).to_contain_text("away continues at event 0")
         page.get_by_role("button", name="forget away").click()
         page.get_by_role("button", name="No").click()
