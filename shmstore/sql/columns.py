@@ -30,6 +30,7 @@ __all__ = [
     "define_column",
     "is_text",
     "settled",
+    "wide_text",
     "with_definition",
 ]
 
@@ -152,23 +153,41 @@ def _of_size(kind: str, size: int) -> str:
     return next((prefix for prefix, most in _WIDTHS.items() if size <= most), "long") + kind
 
 
-def converted(column: Column, charset: str) -> Column:
-    """Return a column of text in another character set, as wide as its characters need. Its members stay as they are."""
+def converted(column: Column, charset: str, *, keeps_width: bool) -> Column:
+    """Return a column of text in another character set, as wide as its characters need. Its members stay as they are.
+
+    `keeps_width`: of MySQL, which counts the characters of a VARCHAR that no longer fits as `as_wide` does.
+    """
     if charset == "binary":
         return settled(ColumnDefinition(column, False, None, members=column.members), "", convert=charset)
     if column.type.endswith("text"):
-        wide = as_wide(column, "text", charset)
-        column = column._replace(type=wide, definition=wide)  # a length that it was given counted characters of the other set
+        return wide_text(column, as_wide(column, "text", charset), charset)  # a given length counted characters of the other set
     length = _LENGTH.search(column.definition) if column.type == "varchar" else None
-    return _wide_enough(column._replace(charset=charset), int(length[1]) if length else None)
+    wide = _wide_enough(column._replace(charset=charset), int(length[1]) if length else None)
+    return wide_text(column, as_wide(column, "text", charset), charset) if keeps_width and wide.type != column.type else wide
+
+
+def wide_text(column: Column, type_: str, charset: str) -> Column:
+    """Return the column as a TEXT or BLOB of this size."""
+    return column._replace(type=type_, definition=type_, charset=charset)
 
 
 def as_wide(column: Column, kind: str, charset: str) -> str:
-    """Return the type, of `kind` "text" or "blob", for as many characters of `charset` as a TEXT or BLOB holds of its own."""
-    characters = _WIDTHS[column.type.removesuffix("text").removesuffix("blob")] // bytes_of_character(column.charset)
-    return _of_size(kind, characters * bytes_of_character(charset))
+    """Return the type, of `kind` "text" or "blob", for as many characters of `charset` as the column has room for.
+
+    A TEXT has room for as many as fit its bytes. Of a VARCHAR or CHAR MySQL divides the characters, too, by the bytes of one.
+    Raises ValueError for a column of another type.
+    """
+    size = _WIDTHS.get(column.type.removesuffix("text").removesuffix("blob")) if column.type.endswith(("text", "blob")) else None
+    if size is None:
+        length = _LENGTH.search(column.definition) if column.type in _WITH_LENGTH else None
+        if length is None:
+            raise ValueError("CONVERT TO of a column that becomes a text: it gets the width of what it was")
+        size = int(length[1])
+    return _of_size(kind, size // bytes_of_character(column.charset) * bytes_of_character(charset))
 
 
+_WITH_LENGTH = ("char", "varchar", "binary", "varbinary")
 _LENGTH = re.compile(r"\((\d+)\)")
 
 

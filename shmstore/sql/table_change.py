@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from shmstore.event import Column
 from shmstore.sql.charsets import WIDTHS
-from shmstore.sql.columns import ColumnDefinition, as_wide, converted, is_text, settled
+from shmstore.sql.columns import ColumnDefinition, as_wide, converted, is_text, settled, wide_text
 from shmstore.sql.names import folded, same
 
 __all__ = ["ROW_ID", "Draft", "Table"]
@@ -57,7 +57,7 @@ class Draft:
     """Changes a table step by step; `table` is the result. Raises ValueError for a column that is not there.
 
     `charset` and `convert` (CONVERT TO) hold for the whole statement: they are given before its columns. `keeps_width`: of MySQL, where
-    a text that CONVERT TO converts gets the width of the column that it was, whatever the statement gives it.
+    a text that CONVERT TO converts gets the width of the column that it was, whatever the statement gives it, unless that is the widest.
     """
 
     def __init__(self, table: Table, *, charset: str = "", convert: str = "", keeps_width: bool = False) -> None:
@@ -120,7 +120,7 @@ class Draft:
         """CHANGE and MODIFY: give a column another definition, and perhaps another name and place."""
         slot = self._before(old)
         wide = definition.length is None and definition.column.type.endswith(("text", "blob"))
-        if wide and self._convert and self._keeps_width:
+        if wide and not definition.column.type.startswith("long") and self._convert and self._keeps_width:
             definition = self._of_old_width(slot, definition)
         slot.column = self._settled(definition)
         if definition.place is not None:
@@ -142,11 +142,9 @@ class Draft:
 
     def _of_old_width(self, slot: _Slot, definition: ColumnDefinition) -> ColumnDefinition:
         before, column = self._columns[self._old.index(slot)], definition.column
-        if not before.type.endswith(("text", "blob")):
-            raise ValueError("CONVERT TO of a column that becomes a text: it gets the width of what it was")
         kind = column.type[-4:]
         wide = as_wide(before, kind, "" if kind == "blob" or "binary" in (column.charset, self._convert) else self._convert)
-        return definition._replace(column=column._replace(type=wide, definition=wide))
+        return definition._replace(column=wide_text(column, wide, column.charset))
 
     def show(self, name: str, *, visible: bool) -> None:
         """ALTER COLUMN ... SET VISIBLE or INVISIBLE."""
@@ -181,7 +179,7 @@ class Draft:
                 unlike = not charsets.isdisjoint(WIDTHS) or not (members.isalnum() or charsets.isdisjoint(_OTHER_SIGNS))
                 if members and (unlike or not members.isascii()):
                     raise ValueError("CONVERT TO of a column whose members are not the same in both: servers garble them")
-                slot.column = converted(column, self._convert)
+                slot.column = converted(column, self._convert, keeps_width=self._keeps_width)
 
     # ------------------------------------------------------------ the table
 

@@ -151,7 +151,13 @@ WIDTHS = [  # the column before, what it becomes, and its type after CONVERT TO 
     ("text charset latin1", "mediumtext", "text", "mediumtext"),
     ("mediumtext charset latin1", "text charset latin1", "mediumtext", "longtext"),
     ("tinytext charset utf8mb4", "text", "tinytext", "tinytext"),
-    ("text charset utf8mb4", "longtext", "text", "text"),
+    ("text charset utf8mb4", "longtext", "longtext", "longtext"),
+    ("tinytext charset latin1", "longblob", "longblob", "longblob"),
+    ("varchar(70) charset latin1", "mediumtext", "tinytext", "text"),
+    ("char(70) charset utf8mb4", "text", "tinytext", "tinytext"),
+    ("varchar(300) charset latin1", "tinyblob", "blob", "blob"),
+    ("varbinary(300)", "tinytext", "text", "text"),
+    ("varchar(30000) charset sjis", "text", "text", "text"),
     ("tinyblob", "mediumtext", "tinytext", "text"),
     ("blob", "tinytext", "text", "mediumtext"),
     ("tinytext charset latin1", "mediumtext byte", "tinyblob", "tinyblob"),
@@ -173,6 +179,17 @@ def test_a_text_that_is_converted_and_defined_at_once(before: str, given: str, d
         alter = f"ALTER TABLE t MODIFY a {given}, CONVERT TO CHARACTER SET {charset}"
         assert types(table(create, alter, mariadb=False)) == [("a", wanted)]
     assert types(table(create, "ALTER TABLE t MODIFY a mediumtext byte, CONVERT TO CHARSET dec8")) == [("a", "mediumblob")]
+
+
+@pytest.mark.parametrize(
+    ("length", "charset", "mysql"),
+    [(17000, "latin1", "mediumtext"), (17000, "sjis", "text"), (20000, "utf8mb3", "text"), (16000, "latin1", "varchar")],
+)
+def test_a_varchar_that_no_longer_fits(length: int, charset: str, mysql: str) -> None:
+    """MySQL makes a TEXT of the characters divided by the bytes of one, MariaDB one that holds them all."""
+    sql = f"CREATE TABLE t (a varchar({length}) charset {charset})", "ALTER TABLE t CONVERT TO CHARSET utf32"
+    assert types(table(*sql, mariadb=False)) == [("a", mysql)]
+    assert types(table(*sql)) == [("a", "varchar" if mysql == "varchar" else "mediumtext")]
 
 
 def test_columns_of_a_period_that_are_dropped_without_it() -> None:
