@@ -84,7 +84,7 @@ LAYERS = {
     "shmstore.consumer.remote": ("address protocol events", "batch link", "subscription", "store"),
     "shmstore.consumer.flight": ("settings login connections metrics tables", "endpoint", "sessions", "server", "process"),
     "shmstore.consumer.queues": (
-        "queue canal_routing",
+        "queue canal_routing canal_packets",
         "connecting",
         "messages kafka nats_stream rabbitmq redis_streams",
         "kinds sender",
@@ -103,7 +103,7 @@ PUBLIC = {
     "shmstore.encoding.arrow": "BINARY_TYPES Events PartialImage RowPositions ZeroDate arrow_type column_array fit widens",
     "shmstore.encoding.arrow_rows": "OPS Spread StoredEvents index_events partial_reads read_rows runs stored_positions",
     "shmstore.encoding.codec": (
-        "FROM_PYTHON Header Packed bare_schema decode decode_schema decode_stored encode_batch "
+        "FROM_PYTHON Header Packed bare_schema decode decode_schema decode_stored encode encode_batch "
         "encode_head encode_schema encode_stored pack split_stored stored_parts unpack_rows"
     ),
     "shmstore.encoding.row_order": "seq_prefix seq_suffix",

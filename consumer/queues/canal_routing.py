@@ -116,6 +116,10 @@ class CanalRouting:
         """The partition of what has no rows to be hashed."""
         return 0 if self.partition_hash else self.partition
 
+    def hashes_rows(self, database: str, table: str) -> bool:
+        """Return whether values of a row decide its partition."""
+        return bool(self.partition_hash) and bool(_hashed_by(self, database, table))
+
     def partition_of(self, topic: str, database: str, table: str, row: Mapping[str, str | None], key: Iterable[str]) -> int:
         """Return the partition of a row, given its values as Canal's text and the names of its primary key."""
         if not self.partition_hash:

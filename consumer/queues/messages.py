@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shmstore import Row
 from shmstore.consumer.formats import debezium
@@ -29,7 +29,11 @@ from shmstore.consumer.formats.key_change import filled, key_changes
 from shmstore.consumer.queues.canal_routing import CanalRouting
 from shmstore.consumer.queues.queue import Message
 from shmstore.consumer.table_choice import TableChoice, tables_of
+from shmstore.errors import install
 from shmstore.event import ABSENT, Event, EventType, TableSchema
+
+if TYPE_CHECKING:
+    from shmstore.consumer.queues.canal_packets import CanalPackets
 
 ORDERS: Final = ("key", "table", "transaction")
 NOT_IN_TOPICS: Final = re.compile(r"[^A-Za-z0-9._-]")  # Kafka's rule, and the narrowest
@@ -42,7 +46,8 @@ class MessageOptions:
 
     `order`: what stays in order beyond each key: "table" puts each table into one partition, "transaction" everything into partition 0.
     `tombstones` follow deletes; None: with json and debezium. `keys` gives Canal's messages keys too, and then each row is one. `ddl_partition` is
-    the partition of DDLs, -1 a copy in each. `tables` are patterns as those of ``shmstore tail``.
+    the partition of DDLs, -1 a copy in each. Without `flat` Canal's messages are its protobuf
+    (``canal.mq.flatMessage``). `tables` are patterns as those of ``shmstore tail``.
     """
 
     store: str
@@ -56,6 +61,7 @@ class MessageOptions:
     schemas: bool = False
     transactions: bool = False
     gtids: bool = False
+    flat: bool = True
     headers: bool = True
     tables: str | None = None
     routing: CanalRouting | None = None
@@ -71,6 +77,8 @@ class MessageOptions:
             raise ValueError("Canal's routing says where each row goes: leave out order, or the routing")
         if self.transactions and self.format != "debezium":
             raise ValueError(f"format {self.format} has no transaction metadata: that is debezium's")
+        if not self.flat and (self.format != "canal" or self.keys):
+            raise ValueError("messages that are not flat are Canal's protobuf: they need format canal, without keys")
 
 
 class Messages:
@@ -85,6 +93,7 @@ class Messages:
         self._keyed = options.format != "canal" if options.keys is None else options.keys
         self._tombstones = options.format in ("json", "debezium") if options.tombstones is None else options.tombstones
         by_table = "{store}.{database}.{table}"
+        self._packets = None if options.flat else _canal_packets(options.gtids)
         self._topic = options.topic or (by_table if options.format in ("json", "debezium") else "{store}")
         self._ddl_topic = options.ddl_topic
         if self._ddl_topic is None:
@@ -165,13 +174,23 @@ class Messages:
     def _of_canal(self, event: Event) -> Iterator[Message]:
         """One message for each rows event and partition."""
         headers = self._headers(event)
-        for document in self._formatter.documents(event, event.sequence):
+        documents = list(self._formatter.documents(event, event.sequence))
+        entries = [b""] * len(documents) if self._packets is None else self._packets.entries(event)
+        for document, entry in zip(documents, entries, strict=True):
             topic, parts = self._canal_parts(document)
             for partition, numbers in parts:
-                picked = (
-                    {of: [document[of][i] for i in numbers] for of in ("data", "old") if document[of]} if len(parts) > 1 else {}
-                )
-                yield Message(topic, None, dump(document | picked), partition, event.sequence, numbers[0], headers)
+                if self._packets is not None:
+                    value = self._packets.packet(event, entry, numbers if self._hashed(document) else None)
+                elif len(parts) > 1:
+                    value = dump(document | {of: [document[of][i] for i in numbers] for of in ("data", "old") if document[of]})
+                else:
+                    value = dump(document)
+                yield Message(topic, None, value, partition, event.sequence, numbers[0], headers)
+
+    def _hashed(self, document: Mapping[str, Any]) -> bool:
+        """Whether Canal looks at each row to find its partition; then it takes a message with several rows apart."""
+        routing = self._options.routing
+        return routing is not None and bool(document["data"]) and routing.hashes_rows(document["database"], document["table"])
 
     def _canal_parts(self, document: Mapping[str, Any]) -> tuple[str, Sequence[tuple[int, Sequence[int]]]]:
         """The topic of one of Canal's messages, and by partition the numbers of its rows that go there."""
@@ -198,7 +217,7 @@ class Messages:
             if not self._ddl_topic:
                 continue
             database, _, table = (tables_of(event) or [event.database])[0].partition(".")
-            value = dump(document)
+            value = dump(document) if self._packets is None else self._packets.packet(event)
             if options.routing is not None:
                 topic = options.routing.topic_of(document["database"], document["table"])
                 at: Sequence[int] = (options.routing.partition_of_statements,)
@@ -234,6 +253,14 @@ class Messages:
         if event.transaction:
             found.append(("shmstore.transaction", event.transaction.encode()))
         return found
+
+
+def _canal_packets(gtids: bool) -> CanalPackets:
+    try:
+        from shmstore.consumer.queues.canal_packets import CanalPackets
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"Canal's protobuf needs protobuf: {install('server')}", name=error.name) from error
+    return CanalPackets(gtids)
 
 
 def _texts(event: Event) -> dict[str, str]:

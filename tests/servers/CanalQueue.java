@@ -55,8 +55,9 @@ public class CanalQueue {
             destination.setPartitionsNum(Integer.valueOf(words[4]));
             destination.setDynamicTopicPartitionNum(words[5]);
             destination.setPartitionHash(words[6]);
+            long batch = 0;
             for (CanalEntry.Entry entry : entries) {
-                for (ProducerRecord<String, byte[]> record : sent(properties, destination, entry)) {
+                for (ProducerRecord<String, byte[]> record : sent(properties, destination, entry, batch++)) {
                     String value = Base64.getEncoder().encodeToString(record.value());
                     out.println(number + "\t" + record.topic() + "\t" + record.partition() + "\t" + value);
                 }
@@ -66,7 +67,7 @@ public class CanalQueue {
         out.flush();
     }
 
-    private static List<ProducerRecord<String, byte[]>> sent(MQProperties properties, MQDestination to, CanalEntry.Entry entry) throws Exception {
+    private static List<ProducerRecord<String, byte[]>> sent(MQProperties properties, MQDestination to, CanalEntry.Entry entry, long batch) throws Exception {
         MockProducer<String, byte[]> kafka = new MockProducer<>(true, new StringSerializer(), new ByteArraySerializer());
         CanalKafkaProducer producer = new CanalKafkaProducer();
         set(CanalKafkaProducer.class, producer, "producer", kafka);
@@ -76,7 +77,7 @@ public class CanalQueue {
         List<CanalEntry.Entry> alone = new ArrayList<>();
         alone.add(entry);
         final Throwable[] failed = new Throwable[1];
-        producer.send(to, new Message(0, alone), new Callback() {
+        producer.send(to, new Message(batch, alone), new Callback() {
             public void commit() {}
 
             public void rollback() {

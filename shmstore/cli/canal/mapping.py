@@ -91,7 +91,7 @@ RULES: Final = (
     Rule("canal.auto.reset.latest.pos.mode", "on_purged", "true: latest", take.latest),
     Rule("canal.instance.global.*", "", "the files that were named are the configuration"),
     Rule("canal.aliyun.*", "", _RDS),
-    Rule("canal.mq.flatMessage", "[queue] format", "canal", take.flat),
+    Rule("canal.mq.flatMessage", "[queue] format, flat_message", "canal", take.flat),
     Rule("canal.mq.canalBatchSize", "", "a batch is at most [queue] batch events"),
     Rule("canal.mq.canalGetTimeout", "", "what comes is sent at once"),
     Rule("canal.mq.accessChannel", "", _OTHER_QUEUE),

@@ -426,7 +426,10 @@ LIBRDKAFKA: Final = {
 def flat(to: Conversion, value: str) -> str | None:
     """Take the form of messages."""
     to.put("queue", "format", "canal")
-    return None if _yes(to.rule, value) else "messages are Canal's JSON, not its protobuf: consumers set flatMessage = true"
+    if _yes(to.rule, value):
+        return None
+    to.put("queue", "flat_message", False)
+    return "needs `pip install 'shmstore[server]'`"
 
 
 def database_hash(to: Conversion, value: str) -> None:

@@ -80,6 +80,12 @@ def add(commands: Commands) -> None:
         "--transactions", action="store_true", help="debezium: add transaction metadata, and the topic STORE.transaction"
     )
     what.add_argument("--gtids", action="store_true", help="canal: add the executed GTID set, as Canal with gtidon")
+    what.add_argument(
+        "--flat-message",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="canal: JSON; --no-flat-message: Canal's protobuf (canal.mq.flatMessage)",
+    )
     what.add_argument("--keys", action=argparse.BooleanOptionalAction, help="give messages keys (default: yes, but for canal)")
     what.add_argument(
         "--tombstones",
@@ -234,6 +240,7 @@ def _messages(options: argparse.Namespace) -> MessageOptions:
         schemas=options.schemas,
         transactions=options.transactions,
         gtids=options.gtids,
+        flat=options.flat_message,
         headers=options.headers,
         tables=options.tables,
         routing=_routing(options),

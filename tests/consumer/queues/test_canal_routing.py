@@ -14,7 +14,8 @@ from shmstore.consumer.formats.canal_values import Values
 from shmstore.consumer.queues.canal_routing import CanalRouting, java_hash
 from shmstore.consumer.queues.messages import MessageOptions, Messages
 from shmstore.consumer.wire.encoding.entry import Encoder
-from shmstore.encoding.codec import encode
+from shmstore.consumer.wire.protocol import messages
+from shmstore.encoding.codec import decode, encode
 from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
 from tests.servers.canal import sent_to_kafka
 
@@ -65,23 +66,32 @@ def event(chance: random.Random, number: int) -> Event:
 
 
 def test_as_canals_own_producer(seed: int) -> None:
-    """Topic, partition and flat message of each of 150 events under 60 configurations, in order."""
+    """Topic, partition and message, flat or protobuf, of each of 150 events under 60 configurations, in order; protobuf byte for byte."""
     chance = random.Random(seed)
-    events = [event(chance, number) for number in range(150)]
+    events = [decode(encode(event(chance, number)), number) for number in range(150)]
     configurations = []
     for _ in range(60):
-        words = ("true", "ex.ample", chance.choice(DYNAMIC), str(chance.choice([0, 2])), str(chance.choice([1, 3, 8])))
+        words = (
+            chance.choice(["true", "false"]),
+            "ex.ample",
+            chance.choice(DYNAMIC),
+            str(chance.choice([0, 2])),
+            str(chance.choice([1, 3, 8])),
+        )
         configurations.append((*words, chance.choice(COUNTS), chance.choice(HASHES), chance.choice(["true", "false"])))
     encoder = Encoder(Values.CANAL, gtids=False)
     entries = [_bare(encoder.encode(encode(each))) for each in events]
     for words, wanted in zip(configurations, sent_to_kafka(entries, configurations), strict=True):
-        _, topic, dynamic, partition, number, counts, hashes, database = words
+        flat, topic, dynamic, partition, number, counts, hashes, database = words
         routing = CanalRouting(topic, dynamic, int(partition), int(number), counts, hashes, database == "true")
-        messages = Messages(MessageOptions("s", "canal", routing=routing), lambda topic: 8)
-        found = [message for each in events for message in messages.of_event(each)]
+        maker = Messages(MessageOptions("s", "canal", routing=routing, flat=flat == "true"), lambda topic: 8)
+        found = [message for each in events for message in maker.of_event(each)]
         assert [(each.topic, each.partition) for each in found] == [(topic, partition) for topic, partition, _ in wanted], words
         for ours, (_, _, value) in zip(found, wanted, strict=True):
-            assert _text(ours.value or b"") == _text(value)
+            if flat == "true":
+                assert _text(ours.value or b"") == _text(value)
+            else:
+                assert ours.value == value, words
 
 
 def _bare(entry: bytes | None) -> bytes:
@@ -94,7 +104,7 @@ def _bare(entry: bytes | None) -> bytes:
 
 
 def _text(value: bytes) -> str:
-    """The message as it stands there, but for when it was made, and its number in the batch.
+    """The message as it stands there, but for when it was made.
 
     Of the old values only what the row changed: Canal also has those that an earlier row of the event changed.
     """
@@ -103,7 +113,7 @@ def _text(value: bytes) -> str:
         {name: text for name, text in was.items() if row[name] != text}
         for was, row in zip(document["old"], document["data"], strict=True)
     ]
-    return json.dumps(document | {"ts": 0, "id": 0, "old": old}, ensure_ascii=False)
+    return json.dumps(document | {"ts": 0, "old": old}, ensure_ascii=False)
 
 
 @given(st.text())
@@ -125,3 +135,27 @@ def test_what_cannot_be_read(options: dict[str, Any]) -> None:
     """An error says which of the options it is."""
     with pytest.raises(ValueError, match=r"expression|partitionsNum|dynamicTopicPartitionNum"):
         CanalRouting("t", **options)
+
+
+def test_protobuf_of_what_has_several_entries(seed: int) -> None:
+    """The statement that comes with its rows is a message of its own, as it is with flat messages; BEGIN and END are none."""
+    made = event(random.Random(seed), 1)
+    while made.table is None:
+        made = event(random.Random(seed := seed + 1), 1)
+    made = made._replace(props={"rows_query": "INSERT 1", "rows_query_at": "900:40", "rows_query_table": "orders"})
+    flat, packed = (Messages(MessageOptions("s", "canal", flat=flat), lambda topic: 1) for flat in (True, False))
+    kinds = [json.loads(message.value or b"")["type"] for message in flat.of_event(made)]
+    packets = [messages.Packet.FromString(message.value) for message in packed.of_event(made)]
+    entries = [
+        messages.Entry.FromString(each) for packet in packets for each in messages.Messages.FromString(packet.body).messages
+    ]
+    assert [EventType(entry.header.eventType).name for entry in entries] == kinds == ["QUERY", made.type.name]
+    for kind in (EntryType.BEGIN, EntryType.END):
+        assert list(packed.of_event(Event(kind, EventType.NONE, made.position, 5000, transaction="t"))) == []
+
+
+@pytest.mark.parametrize("options", [{"format": "json"}, {"format": "canal", "keys": True}])
+def test_what_cannot_be_protobuf(options: dict[str, Any]) -> None:
+    """Another format, and keys of rows."""
+    with pytest.raises(ValueError, match="protobuf"):
+        MessageOptions("s", flat=False, **options)
