@@ -69,7 +69,7 @@ LAYERS = {
     ),
     "shmstore.consumer.copies": (
         *(
-            "copied_tables database_url ddl",
+            "changed_rows copied_tables database_url ddl",
             "change_reduction",
             "reading schema_evolution target",
             "targets",
@@ -100,13 +100,13 @@ PUBLIC = {
     "shmstore.certificate": "load_certificate",
     "shmstore.clock": "as_calendar_ms boot_ms calendar_ms",
     "shmstore.column_type": "column_type logged_type sized",
-    "shmstore.encoding.arrow": "BINARY_TYPES Events PartialImage RowPositions ZeroDate arrow_type column_array fit widens",
-    "shmstore.encoding.arrow_rows": "OPS Spread StoredEvents index_events partial_reads read_rows runs stored_positions",
+    "shmstore.encoding.arrow": "BINARY_TYPES Events Image PartialImage RowPositions ZeroDate arrow_type column_array fit widens",
+    "shmstore.encoding.arrow_rows": "OPS Spread StoredEvents index_events partial_images partial_reads read_images read_rows runs stored_positions",
     "shmstore.encoding.codec": (
         "FROM_PYTHON Header Packed bare_schema decode decode_schema decode_stored encode encode_batch "
         "encode_head encode_schema encode_stored pack split_stored stored_parts unpack_rows"
     ),
-    "shmstore.encoding.row_order": "seq_prefix seq_suffix",
+    "shmstore.encoding.row_order": "seqs",
     "shmstore.errors": (
         "BinlogDisabled BinlogPurged CopyUnreadable PositionNotFound ProtocolError SchemaUnknown "
         "SourceError StoreCorrupt StoreError StoreUnreachable UnsupportedEvent did_you_mean install"

@@ -1,7 +1,7 @@
 """A micro-batch's events -> for each table the steps that bring its copy up to date.
 
-Events come in their order, so "the last change of a key" is the last one seen: one dict a table, no sorting, and only rows
-that survive are turned into columns. A change of the primary key deletes the old key and writes the new one. A DDL in the
+Most events are rows: which table's they are, and how many, is known of all of them at once, and they are read when a step ends, to the last change of
+each key (`changed_rows`). The others are looked at one by one, and the rows between two of them belong together. A DDL in the
 middle ends a step: what came before it is applied before it. How many steps there are, and of which events, follows from the events alone,
 not from what the copy holds or is waiting for, so that a batch that is run again has the same ones. Whether an ALTER is followed or the
 table read again may differ then, where a step that is done is not done again.
@@ -9,22 +9,24 @@ table read again may differ then, where a step that is done is not done again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from shmstore.consumer.copies.changed_rows import Stored, all_versions, last_changes, read_acts, row_seqs
 from shmstore.consumer.copies.copied_tables import CopiedTables
 from shmstore.consumer.copies.ddl import Action, Change, actions, keeps_values
-from shmstore.consumer.formats.values import time_text
-from shmstore.encoding.arrow import PartialImage, ZeroDate, arrow_type, column_array
-from shmstore.encoding.codec import Header, decode_schema, decode_stored
-from shmstore.encoding.row_order import seq_prefix, seq_suffix
-from shmstore.event import Column, EntryType, EventType, Position, TableSchema
+from shmstore.encoding.arrow import PartialImage, ZeroDate
+from shmstore.encoding.arrow_rows import StoredEvents, index_events, partial_images
+from shmstore.encoding.codec import Header, decode_schema
+from shmstore.event import Column, EntryType, EventType, TableSchema
 from shmstore.home.snapshots import REPLACING
 from shmstore.sql.names import folded, places_of, same
 
@@ -33,6 +35,10 @@ _MOMENT = pa.timestamp("us", "UTC")
 Columns = Mapping[str, Column]  # of a table, by `folded` names
 OURS: Final = "_shmstore_"  # what names of tables in a database or a catalog begin with that are no copies
 HISTORY: Final = "shmstore.history"  # the mark of a copy that says whether it keeps every version of a row
+_XA: Final = b"xa_xid"  # in the bytes of each event of an XA transaction
+_MARKED: Final = frozenset(
+    ["snapshot_part", "snapshot_partial"]
+)  # properties of a snapshot's rows that say more than that they are rows
 NOTHING_KNOWN: Final[Mapping[tuple[str, str], Columns]] = MappingProxyType({})
 HISTORY_FIELDS = [
     pa.field(VALID_FROM, _MOMENT),
@@ -144,30 +150,6 @@ class Replace(NamedTuple):
 Step = Merge | Versions | Empty | Leave | Alter | Reread | First | Last | Replace
 
 
-def target_fields(table: TableSchema) -> list[pa.Field]:
-    """The columns of a copy of `table`. TIME is text there, as MySQL prints it: table formats have no such interval."""
-    return [pa.field(column.name, pa.string() if column.type == "time" else arrow_type(column)) for column in table.columns]
-
-
-def target_field(column: Column) -> pa.Field:
-    """The column of a copy that holds `column`."""
-    return target_fields(TableSchema("", "", (column,)))[0]
-
-
-def columns_of(table: TableSchema, rows: Sequence[Sequence[Any]], zero_dates: str) -> pa.Table:
-    """Return `rows`, in stored form, with the columns of a copy of `table`."""
-    fields = target_fields(table)
-    values: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(fields)
-    arrays = []
-    for column, field_, cells in zip(table.columns, fields, values, strict=True):
-        if column.type == "time":
-            text = time_text(column.scale)
-            arrays.append(pa.array([None if value is None else text(value) for value in cells], pa.string()))
-        else:
-            arrays.append(column_array(column, field_.type, cells, zero_dates))
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-
-
 @dataclass(slots=True)
 class TableChanges:
     """Collects one table's changes. Its `steps` are complete after `finish`."""
@@ -176,6 +158,7 @@ class TableChanges:
     keys: tuple[str, ...] | None
     zero_dates: str
     history: bool
+    events: Stored
     seq_head: str = ""
     steps: list[Step] = field(default_factory=list)
     rows: int = 0
@@ -185,11 +168,21 @@ class TableChanges:
     )  # those that a DDL found; `fresh`: none of this batch came before it
     _schema: TableSchema | None = None
     _key_columns: tuple[int, ...] = ()
-    _last: dict[Any, Any] = field(default_factory=dict)
-    _log: list[tuple[Any, Any, int, str]] = field(default_factory=list)
+    _runs: list[NDArray[np.int64]] = field(
+        default_factory=list
+    )  # events with rows since the last step, all with the columns of `_schema`
 
-    def add(self, schema: TableSchema, header: Header, body: list[Any]) -> None:
-        """Take one rows event. Raises `PartialImage`, `CopyDiffers`.
+    def add(self, schema: TableSchema, run: NDArray[np.int64]) -> None:
+        """Take `run`, numbers of events with rows of `schema`. Raises `CopyDiffers`."""
+        if self._schema is None or (schema is not self._schema and schema[2:] != self._schema[2:]):
+            self._flush()
+            self._begin(schema)
+        if len(run):
+            self._runs.append(run)
+            self.rows += int(self.events.records["rows"][run].sum())
+
+    def add_one(self, schema: TableSchema, header: Header, number: int) -> None:
+        """Take one rows event which has no rows, or of which its header says more. Raises `PartialImage`, `CopyDiffers`.
 
         Of a snapshot that was asked for a part of the table nothing is taken: it neither has all rows, nor says anything that the copy does
         not know.
@@ -202,52 +195,16 @@ class TableChanges:
             self._begin(schema)
             gap = header.props.get("snapshot_reason") in REPLACING
             self.steps.append(First(int(header.props["snapshot"], 16), schema, self._names(), gap))
-        self._take(schema, header, body)
-        if part == "last":
-            self._flush()
-            self.steps.append(Last(int(header.props["snapshot"], 16), schema, self._names()))
-
-    def _take(self, schema: TableSchema, header: Header, body: list[Any]) -> None:
-        if self._schema is None or (schema is not self._schema and schema[2:] != self._schema[2:]):
-            self._flush()
-            self._begin(schema)
-        before_columns, before, after_columns, after = body
-        if before_columns is not None or after_columns is not None:
+        self.add(schema, np.zeros(0, np.int64))
+        if isinstance(self.events, StoredEvents) and self.events.partial[number]:
             raise PartialImage(
                 f"a row image of {'.'.join(self.name)} at {header.file}:{header.offset} lacks columns: set binlog_row_image=FULL on the server"
             )
-        if before is None and after is None:
-            return  # a snapshot's event without rows
-        self.rows += len(after if after is not None else before)
-        if self.history:
-            self._add_history(header, before, after)
-            return
-        key, last = self._key(), self._last
-        if before is None:
-            for row in after:
-                last[key(row)] = row
-        elif after is None:
-            for row in before:
-                last[key(row)] = None
-        else:
-            for old, new in zip(before, after, strict=True):
-                was, is_ = key(old), key(new)
-                if was != is_:
-                    last[was] = None
-                last[is_] = new
-
-    def _add_history(self, header: Header, before: Any, after: Any) -> None:
-        key = self._key()
-        prefix = self.seq_head + seq_prefix(Position(header.file, 0).file_number, header.offset, header.order)
-        for i in range(len(after if after is not None else before)):
-            seq = prefix + seq_suffix(header.row + i)
-            new = after[i] if after is not None else None
-            if before is not None:
-                was = key(before[i])
-                if new is None or key(new) != was:
-                    self._log.append((was, None, header.time_ms, seq))
-            if new is not None:
-                self._log.append((key(new), new, header.time_ms, seq))
+        if self.events.records["rows"][number]:
+            self.add(schema, np.array([number]))
+        if part == "last":
+            self._flush()
+            self.steps.append(Last(int(header.props["snapshot"], 16), schema, self._names()))
 
     def _begin(self, schema: TableSchema) -> None:
         self._schema = None
@@ -278,13 +235,6 @@ class TableChanges:
         assert self._schema is not None
         return tuple(self._schema.columns[i].name for i in self._key_columns)
 
-    def _key(self) -> Callable[[Any], Any]:
-        columns = self._key_columns
-        if len(columns) == 1:
-            column = columns[0]
-            return lambda row: row[column]
-        return lambda row: tuple([row[i] for i in columns])
-
     def act(self, action: Action, header: Header) -> None:
         """Take one DDL. Raises `CopyDiffers`."""
         self._flush()
@@ -313,7 +263,7 @@ class TableChanges:
         """Only the server knows the rows from here on."""
         with suppress(*OF_ONE_TABLE):
             self._flush()
-        self._last, self._log = {}, []
+        self._runs = []
         self.steps.append(Reread(reason))
         self._schema, self.known = None, {}
 
@@ -337,7 +287,7 @@ class TableChanges:
         with suppress(*OF_ONE_TABLE):
             self._flush()
         step = Reread(reason, True, self._schema, self._names() if self._schema is not None else ())
-        self._last, self._log, self._schema = {}, [], None
+        self._runs, self._schema = [], None
         if not any(isinstance(known, Reread) and known.reason == reason for known in self.steps[-1:]):
             self.steps.append(step)
 
@@ -351,59 +301,26 @@ class TableChanges:
 
     def _flush(self) -> None:
         schema = self._schema
-        if schema is None or not (self._last or self._log):
+        if schema is None or not self._runs:
             return
-        names = self._names()
+        names, run = self._names(), np.concatenate(self._runs)
+        try:
+            acts = read_acts(self.events, run, schema, self._key_columns, self.zero_dates)
+        except ZeroDate as error:
+            if self.zero_dates != "null":
+                raise
+            raise CopyDiffers(f"a key of {'.'.join(self.name)} is no date, and as NULL it would be no key: {error}") from error
         if self.history:
-            self.steps.append(self._versions(schema, names))
-            self._log = []
-            return
-        upserts = [row for row in self._last.values() if row is not None]
-        if self.zero_dates == "null":
-            self._check_keys(schema)
-        deletes = [key for key, row in self._last.items() if row is None]
-        self.steps.append(Merge(names, columns_of(schema, upserts, self.zero_dates), self._key_table(schema, deletes), schema))
-        self._last = {}
-
-    def _check_keys(self, schema: TableSchema) -> None:
-        """Raise `CopyDiffers` where a key would become NULL, and so be no key."""
-        for at, i in enumerate(self._key_columns):
-            if schema.columns[i].type in ("date", "datetime", "timestamp"):
-                keys = list(self._last) if len(self._key_columns) == 1 else [key[at] for key in self._last]
-                try:
-                    column_array(schema.columns[i], target_field(schema.columns[i]).type, keys, "fail")
-                except ZeroDate as error:
-                    raise CopyDiffers(
-                        f"a key of {'.'.join(self.name)} is no date, and as NULL it would be no key: {error}"
-                    ) from error
-
-    def _key_table(self, schema: TableSchema, keys: list[Any]) -> pa.Table:
-        rows = [(key,) for key in keys] if len(self._key_columns) == 1 else keys
-        return columns_of(schema._replace(columns=tuple(schema.columns[i] for i in self._key_columns)), rows, self.zero_dates)
-
-    def _versions(self, schema: TableSchema, names: tuple[str, ...]) -> Versions:
-        first: dict[Any, tuple[int, str]] = {}
-        following: dict[Any, int] = {}
-        versions: list[tuple[Any, int, int | None, str]] = []
-        for key, row, time_ms, seq in reversed(self._log):
-            if row is not None:
-                versions.append((row, time_ms, following.get(key), seq))
-            following[key] = time_ms
-            first[key] = (time_ms, seq)
-        versions.reverse()
-        ends = self._key_table(schema, list(first))
-        ends = ends.append_column(VALID_TO, _moments([time for time, _ in first.values()]))
-        ends = ends.append_column(SEQ, pa.array([seq for _, seq in first.values()], pa.string()))
-        fresh = columns_of(schema, [row for row, _, _, _ in versions], self.zero_dates)
-        fresh = fresh.append_column(VALID_FROM, _moments([begins for _, begins, _, _ in versions]))
-        fresh = fresh.append_column(VALID_TO, _moments([ends_ for _, _, ends_, _ in versions]))
-        fresh = fresh.append_column(CURRENT, pa.array([ends_ is None for _, _, ends_, _ in versions], pa.bool_()))
-        fresh = fresh.append_column(SEQ, pa.array([seq for _, _, _, seq in versions], pa.string()))
-        return Versions(names, ends, fresh, schema)
-
-
-def _moments(times_ms: list[Any]) -> pa.Array:
-    return pa.array([None if time is None else time * 1000 for time in times_ms], pa.int64()).cast(_MOMENT)
+            versions = all_versions(acts, *row_seqs(self.events, run, self.seq_head))
+            ends = versions.ended.append_column(VALID_TO, versions.ended_at).append_column(SEQ, versions.ended_seq)
+            fresh = versions.rows
+            added = (versions.begins, versions.ends, versions.ends.is_null(), versions.seqs)
+            for column, values in zip(HISTORY_FIELDS, added, strict=True):
+                fresh = fresh.append_column(column.name, values)
+            self.steps.append(Versions(names, ends, fresh, schema))
+        else:
+            self.steps.append(Merge(names, *last_changes(acts), schema))
+        self._runs = []
 
 
 def collect(
@@ -423,6 +340,8 @@ def collect(
     gives those that a DDL found where that says nothing (`TableChanges.before`).
     Raises `CannotFollow`.
     """
+    raw, ends = _joined(payloads)
+    events = index_events(raw, ends)
     found: dict[tuple[str, str], TableChanges] = {}
     head = "" if source is None else f"{source}/"
     touched: set[tuple[str, str]] = set()  # in the transaction that is open
@@ -433,7 +352,9 @@ def collect(
         if name not in found:
             given = keys.get(f"{database}.{table}")
             found[name] = TableChanges(
-                name, given, selection.zero_dates, history, head, known=dict(known.get(name, {})), before=partial(before, name)
+                *(name, given, selection.zero_dates, history, events, head),
+                known=dict(known.get(name, {})),
+                before=partial(before, name),
             )
         return found[name]
 
@@ -442,20 +363,30 @@ def collect(
             if selection.wants(*name):
                 changes(*name).distrust(reason)
 
-    wanted: dict[bytes, TableSchema | None] = {}
-    for payload in payloads:
-        header, blob, body = decode_stored(payload)
+    tables = [schema if selection.wants(schema.database, schema.table) else None for schema in map(decode_schema, events.schemas)]
+
+    def take(first: int, last: int) -> None:
+        for table, run in _runs(events, tables, first, last):
+            change = changes(table.database, table.table)
+            touched.add(change.name)
+            try:
+                change.add(table, run)
+            except OF_ONE_TABLE as error:
+                change.fail(str(error))
+
+    done = 0
+    for number in _single(events, _XA in raw).tolist():
+        take(done, number)
+        done = number + 1
+        header, schema = events.header(number), events.records["schema"][number]
         place = f"{header.file}:{header.offset}"
-        if blob is not None and body is not None:
-            if blob not in wanted:
-                schema = decode_schema(blob)
-                wanted[blob] = schema if selection.wants(schema.database, schema.table) else None
-            table = wanted[blob]
+        if schema >= 0:
+            table = tables[schema]
             if table is not None:
                 change = changes(table.database, table.table)
                 touched.add(change.name)
                 try:
-                    change.add(table, header, body)
+                    change.add_one(table, header, number)
                 except OF_ONE_TABLE as error:
                     change.fail(str(error))
         elif header.entry == EntryType.BEGIN:
@@ -513,7 +444,42 @@ def collect(
                             change.act(action if sure else Action("reread", *name), header)
                         except OF_ONE_TABLE as error:
                             change.fail(str(error))
+    take(done, len(ends))
     return found
+
+
+def _joined(payloads: Iterable[Any]) -> tuple[bytes, NDArray[np.int64]]:
+    """The events back to back, and where each ends."""
+    pieces = list(payloads)
+    return b"".join(pieces), np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+
+
+def _single(events: Stored, transactions: bool) -> NDArray[np.int64]:
+    """The events that are looked at one by one. BEGIN and END are only where `transactions` matter."""
+    records = events.records
+    alone = (records["schema"] < 0) | (records["rows"] == 0) | partial_images(events)
+    if not transactions:
+        alone &= (records["schema"] >= 0) | ((records["entry"] != EntryType.BEGIN) & (records["entry"] != EntryType.END))
+    reads = np.flatnonzero(~alone & (records["type"] == EventType.READ))
+    alone[reads] = [not _MARKED.isdisjoint(events.header(number).props) for number in reads.tolist()]
+    return np.flatnonzero(alone)
+
+
+def _runs(
+    events: Stored, tables: Sequence[TableSchema | None], first: int, last: int
+) -> Iterator[tuple[TableSchema, NDArray[np.int64]]]:
+    """The rows events of `first` to `last`, without that one: of each table in their order, cut where its definition changes."""
+    schema = events.records["schema"][first:last]
+    numbers: dict[tuple[str, str], int] = {}
+    of_schema = np.array([-1 if one is None else numbers.setdefault(one[:2], len(numbers)) for one in tables] + [-1], np.int64)
+    of_table = of_schema[schema]  # the last is schema -1
+    order = np.argsort(of_table, kind="stable")
+    order = order[of_table[order] >= 0]
+    cuts = np.flatnonzero(schema[order[1:]] != schema[order[:-1]]) + 1
+    for run in np.split(order, cuts) if len(order) else ():
+        table = tables[schema[run[0]]]
+        assert table is not None
+        yield table, run + first
 
 
 def _table_of(name: str) -> tuple[str, str]:

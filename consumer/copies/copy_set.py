@@ -19,14 +19,8 @@ from typing import Any, TypeVar
 
 from shmstore import StoreView
 from shmstore.consumer.collector import no_collector
-from shmstore.consumer.copies.change_reduction import (
-    CannotCopy,
-    CannotFollow,
-    Columns,
-    TableChanges,
-    collect,
-    target_fields,
-)
+from shmstore.consumer.copies.change_reduction import CannotCopy, CannotFollow, Columns, TableChanges, collect
+from shmstore.consumer.copies.changed_rows import target_fields
 from shmstore.consumer.copies.copied_tables import CopiedTables
 from shmstore.consumer.copies.copy import Copy
 from shmstore.consumer.copies.target import Target

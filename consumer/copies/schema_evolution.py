@@ -7,7 +7,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from shmstore.consumer.copies.change_reduction import CopyDiffers, Merge, Versions, target_field
+from shmstore.consumer.copies.change_reduction import CopyDiffers, Merge, Versions
+from shmstore.consumer.copies.changed_rows import target_field
 from shmstore.consumer.copies.ddl import Change
 from shmstore.event import Column
 from shmstore.sql.names import folded, index_of, places_of

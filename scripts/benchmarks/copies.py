@@ -21,11 +21,11 @@ from deltalake import DeltaTable
 
 from scripts.benchmarks import measure
 from shmstore import Column, EntryType, Event, EventType, Position, Row, TableSchema
-from shmstore.consumer.copies.change_reduction import columns_of
+from shmstore.consumer.copies.change_reduction import Merge, collect
 from shmstore.consumer.copies.copied_tables import CopiedTables
 from shmstore.consumer.copies.copy_set import CopySet
 from shmstore.consumer.copies.kinds import TargetOptions, open_target
-from shmstore.encoding.codec import decode_stored, encode
+from shmstore.encoding.codec import encode
 from shmstore.patterns.table_patterns import Patterns
 
 KEYS, BATCH, EVENT = 1_000_000, 100_000, 500
@@ -133,9 +133,7 @@ def _by_hand(copies: CopySet, kind: str, folder: Path, changes: list[list[bytes]
 
 
 def _reduced(batch: list[bytes]) -> pa.Table:
-    last = {}
-    for payload in batch:
-        _, _, body = decode_stored(payload)
-        for row in body[3]:
-            last[row[0]] = row
-    return columns_of(TABLE, list(last.values()), "fail")
+    changed = collect(batch, CopiedTables("bench", "bench", Patterns.of_tables("*")), {}, False, lambda database: [])
+    (step,) = changed["shop", "orders"].finish()
+    assert isinstance(step, Merge)
+    return step.upserts

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shmstore.encoding.codec import Header, decode_stored
+from shmstore.encoding.codec import Header, decode_stored, split_stored
 from shmstore.event import Column, TableSchema
 from shmstore.sql.names import places_of
 
@@ -207,14 +207,22 @@ def _uncast(column: Column) -> pa.DataType:
 
 
 def stored_images(
-    table: TableSchema, bodies: Sequence[Sequence[Any]], counts: Sequence[int], types: Sequence[Any], zero_dates: str
+    table: TableSchema,
+    bodies: Sequence[Sequence[Any]],
+    counts: Sequence[int],
+    types: Sequence[Any],
+    zero_dates: str,
+    before: Sequence[Any] | None = None,
 ) -> Images:
-    """Return the images in `bodies` (`codec.decode_stored`), each of `counts` rows, as columns of `types` (None: not wanted).
+    """Return the images in `bodies` (`codec.decode_stored`), each of `counts` rows, as columns of `types` (None: not wanted); those before the
+    change as columns of `before`, where that is given.
 
     Columns that an image lacks are NULL. Raises as `column_array`, and ValueError where rows are of different lengths.
     """
-    before, after = (_stored_image(table, bodies, counts, types, zero_dates, part) for part in (0, 2))
-    return before, after
+    return (
+        _stored_image(table, bodies, counts, types if before is None else before, zero_dates, 0),
+        _stored_image(table, bodies, counts, types, zero_dates, 2),
+    )
 
 
 def _stored_image(
@@ -317,22 +325,34 @@ class Events:
             transaction=transaction,
         )
 
-    def images(self, events: NDArray[np.int64], table: TableSchema, types: Sequence[Any], zero_dates: str) -> Images | None:
-        """The images of `events`, all of `table`, as columns of `types` (None: not wanted), as `stored_images` gives them.
+    def header(self, event: int) -> Header:
+        """The header of one event."""
+        return split_stored(self.raw[self.ends[event - 1] if event else 0 : self.ends[event]])[0]
+
+    def images(
+        self,
+        events: NDArray[np.int64],
+        table: TableSchema,
+        types: Sequence[Any],
+        zero_dates: str,
+        before: Sequence[Any] | None = None,
+    ) -> Images | None:
+        """The images of `events`, all of `table`, as columns of `types` and `before` (None: not wanted), as `stored_images` gives them.
 
         None where the reference must read them: a value is not what its column has, a zero date is refused, an image
         lacks columns.
         """
-        steps = [step_of(column, type_) for column, type_ in zip(table.columns, types, strict=True)]
-        if None in steps:
+        both = types if before is None else before, types
+        steps = [[step_of(column, type_) for column, type_ in zip(table.columns, some, strict=True)] for some in both]
+        if None in steps[0] or None in steps[1]:
             return None
-        found = self._index.images(np.ascontiguousarray(events), steps)  # type: ignore[arg-type]
+        found = self._index.images(np.ascontiguousarray(events), *steps)  # type: ignore[arg-type]
         if found is None:
             return None
         images, counts = self.records["images"][events], self.records["rows"][events]
         rows = int(counts.sum())
         made: list[Image | None] = []
-        for columns, bit in zip(found, (1, 2), strict=True):
+        for columns, wanted, bit in zip(found, both, (1, 2), strict=True):
             if columns is None:
                 made.append(None)
                 continue
@@ -340,7 +360,7 @@ class Events:
                 return None
             gone = images & bit == 0
             absent = np.repeat(gone, counts) if gone.any() else np.zeros(rows, bool)
-            made.append(Image([_array(type_, rows, column) for type_, column in zip(types, columns, strict=True)], absent))
+            made.append(Image([_array(type_, rows, column) for type_, column in zip(wanted, columns, strict=True)], absent))
         return made[0], made[1]
 
 

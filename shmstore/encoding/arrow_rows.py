@@ -27,38 +27,79 @@ OPS = "".join(_OPS.get(type_, "c") for type_ in range(256))
 
 
 class StoredEvents:
-    """Events as `Events` has them, by the reference; of the records only entry, schema and rows are filled."""
+    """Events as `Events` has them, by the reference; of the records what says which rows they have, and where these are, is filled."""
 
-    __slots__ = ("_events", "partial_reads", "records", "schemas")
+    __slots__ = ("_events", "files", "partial", "records", "schemas")
 
     def __init__(self, raw: memoryview | bytes, ends: NDArray[np.int64]) -> None:
         self._events = [decode_stored(payload) for payload in _payloads(memoryview(raw), ends)]
         numbers: dict[bytes, int] = {}
         self.records = np.zeros(len(self._events), RECORD)
-        self.records["entry"] = [header.entry & 255 for header, _, _ in self._events]
+        headers = [header for header, _, _ in self._events]
+        files: dict[str, int] = {}
+        try:
+            for name, values in (
+                ("entry", [header.entry & 255 for header in headers]),
+                ("type", [header.type & 255 for header in headers]),
+                ("file", [files.setdefault(header.file, len(files)) for header in headers]),
+                ("offset", [header.offset for header in headers]),
+                ("time", [header.time_ms for header in headers]),
+                ("order", [header.order for header in headers]),
+                ("row", [header.row for header in headers]),
+            ):
+                self.records[name] = values
+        except OverflowError as error:
+            raise StoreCorrupt(f"an event's header has a number of more than 64 bits: {error}") from error
+        self.files = list(files)
         self.records["schema"] = [
             -1 if schema is None or body is None else numbers.setdefault(schema, len(numbers)) for _, schema, body in self._events
         ]
         self.records["rows"] = [0 if schema is None or body is None else _count(body) for _, schema, body in self._events]
         self.schemas = list(numbers)
-        self.partial_reads: NDArray[np.bool_] = np.array(
-            [
-                header.type == EventType.READ and schema is not None and body is not None and body[2] is not None
-                for header, schema, body in self._events
-            ],
-            np.bool_,
+        bodies = [None if schema is None else body for _, schema, body in self._events]
+        self.records["images"] = [0 if body is None else (body[1] is not None) + 2 * (body[3] is not None) for body in bodies]
+        #: Which have an image that lacks columns.
+        self.partial: NDArray[np.bool_] = np.array(
+            [body is not None and (body[0] is not None or body[2] is not None) for body in bodies], np.bool_
         )
+
+    def header(self, event: int) -> Header:
+        """The header of one event."""
+        return self._events[event][0]
 
     def stored(self, events: NDArray[np.int64]) -> list[tuple[Header, Any]]:
         """The header and the body of each of `events`."""
         return [(self._events[event][0], self._events[event][2]) for event in events.tolist()]
 
 
+def partial_images(events: Events | StoredEvents) -> NDArray[np.bool_]:
+    """Which of the events have an image that lacks columns."""
+    return np.zeros(len(events.records), np.bool_) if isinstance(events, Events) else events.partial
+
+
 def partial_reads(events: Events | StoredEvents) -> NDArray[np.bool_]:
     """Which of the events are rows of a snapshot that was asked for some columns: typed rows cannot say which they have."""
-    if isinstance(events, Events):
-        return np.zeros(len(events.records), np.bool_)  # which holds no image that lacks columns
-    return events.partial_reads
+    partial: NDArray[np.bool_] = partial_images(events) & (events.records["type"] == EventType.READ)
+    return partial
+
+
+def read_images(
+    events: Events | StoredEvents,
+    run: NDArray[np.int64],
+    table: TableSchema,
+    before: Sequence[Any],
+    after: Sequence[Any],
+    zero_dates: str,
+) -> Images:
+    """Return the images of `run`, events of `table` with whole images, as columns of types: `before` and `after` the change (None: not wanted).
+
+    Raises as `stored_images`.
+    """
+    found = events.images(run, table, after, zero_dates, before) if isinstance(events, Events) else None
+    if found is None:
+        counts = events.records["rows"][run].tolist()
+        found = stored_images(table, [body for _, body in events.stored(run)], counts, after, zero_dates, before)
+    return found
 
 
 def index_events(raw: memoryview | bytes, ends: NDArray[np.int64]) -> Events | StoredEvents:

@@ -211,20 +211,22 @@ cdef class Index:
                 at += 1
         return tuple(found)
 
-    def images(self, events, steps):
+    def images(self, events, steps_before, steps_after):
         """The rows of `events`, all of them of one table: (columns before, columns after), each None where no row has that image.
 
-        `steps`: (kind, a, b) for each column of the table. A column is as `taken` gives it; rows without the image are
+        Steps: (kind, a, b) for each column of the table. A column is as `taken` gives it; rows without the image are
         NULL in all columns. None where anything is not as it should be, or an image lacks columns.
         """
         cdef Numbers chosen = Numbers(events)
-        cdef int width = len(steps), i
+        cdef int width = len(steps_after), i
         cdef int64_t rows = 0
         cdef Py_ssize_t n
         cdef int64_t some = 0
         cdef bint good
         cdef Record* record
         self.check(chosen)
+        if len(steps_before) != width:
+            raise ValueError("one step for each column, before and after")
         for n in range(chosen.count):
             record = &self.records_at[chosen.at[n]]
             if record.rows > MAX_ROW or record.rows * width > record.end - record.body:
@@ -241,9 +243,9 @@ cdef class Index:
         try:
             for i in range(width):
                 if before != NULL:
-                    begin_column(&before[i], steps[i], rows)
+                    begin_column(&before[i], steps_before[i], rows)
                 if after != NULL:
-                    begin_column(&after[i], steps[i], rows)
+                    begin_column(&after[i], steps_after[i], rows)
             with nogil:
                 good = self.fill(chosen, before, after, width)
             if not good:

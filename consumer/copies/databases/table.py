@@ -34,8 +34,8 @@ from shmstore.consumer.copies.change_reduction import (
     Step,
     Versions,
     keeps_history,
-    target_field,
 )
+from shmstore.consumer.copies.changed_rows import target_field
 from shmstore.consumer.copies.databases.database import Database, DatabaseError
 from shmstore.consumer.copies.databases.dialect import Refusal, Reshaping, TablePlace, TableShape
 from shmstore.consumer.copies.ddl import Change

@@ -42,8 +42,8 @@ from shmstore.consumer.copies.change_reduction import (
     Step,
     Versions,
     keeps_history,
-    target_fields,
 )
+from shmstore.consumer.copies.changed_rows import target_fields
 from shmstore.consumer.copies.target import RowFile
 from shmstore.consumer.copies.targets.folders import AT_ONCE, Folders
 from shmstore.event import TableSchema

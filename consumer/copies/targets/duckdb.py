@@ -38,9 +38,8 @@ from shmstore.consumer.copies.change_reduction import (
     Step,
     Versions,
     keeps_history,
-    target_field,
-    target_fields,
 )
+from shmstore.consumer.copies.changed_rows import target_field, target_fields
 from shmstore.consumer.copies.ddl import Change
 from shmstore.consumer.copies.target import TargetBusy, TargetFailed
 from shmstore.consumer.copies.targets.names import next_name, part_of_name

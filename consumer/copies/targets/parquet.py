@@ -37,8 +37,8 @@ from shmstore.consumer.copies.change_reduction import (
     Step,
     Versions,
     keeps_history,
-    target_fields,
 )
+from shmstore.consumer.copies.changed_rows import target_fields
 from shmstore.consumer.copies.target import RowFile
 from shmstore.event import TableSchema
 from shmstore.sql.names import free

@@ -27,7 +27,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from shmstore.consumer.copies.change_reduction import HISTORY, target_fields
+from shmstore.consumer.copies.change_reduction import HISTORY
+from shmstore.consumer.copies.changed_rows import target_fields
 from shmstore.consumer.copies.copy import Copy
 from shmstore.consumer.copies.target import FileTable, RowFile
 from shmstore.consumer.copies.targets.parquet import TableFlow, write

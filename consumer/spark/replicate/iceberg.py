@@ -39,8 +39,8 @@ from shmstore.consumer.copies.change_reduction import (
     Step,
     Versions,
     keeps_history,
-    target_fields,
 )
+from shmstore.consumer.copies.changed_rows import target_fields
 from shmstore.consumer.copies.targets.names import next_name, part_of_name
 from shmstore.consumer.spark.spark_version import version
 from shmstore.event import TableSchema

@@ -326,7 +326,9 @@ def test_rows_that_claim_much_memory_get_none() -> None:
     events = read_events(*join([payload]))
     assert events is not None
     assert events.images(np.array([0]), wide, [pa.int8()] * 4000, "error") is None
-    assert events._index.images(np.array([0]), [("no such column", 0, 0)] * 4000) is None  # not one was begun
+    assert (
+        events._index.images(np.array([0]), [("no such column", 0, 0)] * 4000, [("no such column", 0, 0)] * 4000) is None
+    )  # not one was begun
 
 
 def test_the_events_memory_may_change_meanwhile(seed: int) -> None:
