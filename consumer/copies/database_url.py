@@ -1,4 +1,4 @@
-"""Where a database is: ``postgresql://USER@HOST:PORT/DATABASE``, ``mysql://USER@HOST:PORT/DATABASE``, ``sqlite:FILE``."""
+"""Where a database is: ``postgresql://USER@HOST:PORT/DATABASE``, ``mysql://USER@HOST:PORT/DATABASE``, ``sqlite:///FILE``, ``duckdb:///FILE``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,26 @@ TLS: Final = ("disabled", "preferred", "required", "verify-ca", "verify-identity
 OPTIONS: Final = ("tls", "tls_ca", "tls_cert", "tls_key")
 _SECRET = re.compile(r"(?i)((?:password|passwd|pwd|secret|token|passphrase)[^=&;?\s]*=)[^&;\s]*")
 _USER_INFO = re.compile(r"//[^/\s]*@")
+_FILE_FORMS = "{kind}:///FILE is a file in the current folder, {kind}:////PATH is a path that begins with a slash"
 
 
 def without_secrets(text: str) -> str:
     """Return text with a URL in it, without the URL's user, password and parameters that look secret."""
     return _USER_INFO.sub("//", _SECRET.sub(r"\1***", text))
+
+
+def file_of(kind: str, place: str) -> str:
+    """Return the file of a database that ``KIND:PLACE`` names, as SQLAlchemy writes it: the path is behind three slashes, so that one that begins with a
+    slash has four. Without two slashes at the beginning the place is the path itself. Raises ValueError."""
+    path = place.removeprefix("///")
+    if path.startswith("//") or not path.strip("/"):
+        raise ValueError(f"{kind}:{place} names no file: {_FILE_FORMS.format(kind=kind)}")
+    return path
+
+
+def no_folder(kind: str, path: str) -> str:
+    """Return what is wrong where the folder of a database's file does not exist."""
+    return f"the folder of {path} does not exist: make it, or name another file; {_FILE_FORMS.format(kind=kind)}"
 
 
 class ServerUrl(NamedTuple):

@@ -82,7 +82,7 @@ def duckdb(place: str, options: TargetOptions) -> OpenedTarget:
 
 
 def _database(kind: str, place: str, options: TargetOptions) -> OpenedTarget:
-    """Tables of a database: ``postgresql://USER@HOST/DATABASE``, ``mysql://USER@HOST:PORT``, ``sqlite:FILE``, with ``#NAME`` behind it."""
+    """Tables of a database: ``postgresql://USER@HOST/DATABASE``, ``mysql://USER@HOST:PORT``, ``sqlite:///FILE``, with ``#NAME`` behind it."""
     from shmstore.consumer.copies.databases.target import database_target
 
     options.only(kind, "password")

@@ -46,7 +46,7 @@ def arguments() -> argparse.ArgumentParser:
         "--target",
         required=True,
         help="path of the copies, with {database} and {table}, and {source} if the store has several; iceberg: CATALOG.SCHEMA.TABLE; "
-        "or a database: postgresql://USER@HOST/DATABASE#{database}.{table}, mysql://USER@HOST:PORT#{database}.{table}, sqlite:FILE#{table}",
+        "or a database: postgresql://USER@HOST/DATABASE#{database}.{table}, mysql://USER@HOST:PORT#{database}.{table}, sqlite:///FILE#{table}",
     )
     what.add_argument("--format", choices=FORMATS, default="", help="what the copies are, unless in a database (default: delta)")
     what.add_argument(

@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from shmstore.consumer.copies.change_reduction import CURRENT, OURS, SEQ, VALID_TO, CopyRefuses
+from shmstore.consumer.copies.database_url import no_folder
 from shmstore.consumer.copies.databases.dialect import Refusal, Reshaping, Statements, TablePlace, TableShape
 from shmstore.consumer.copies.databases.standard_sql import StandardSql
 from shmstore.consumer.copies.databases.text_values import plain
@@ -59,6 +60,8 @@ class Sqlite(StandardSql):
 
     def open(self, password: str) -> Any:
         """Spark calls from a thread of its own for each batch."""
+        if not Path(self._path).absolute().parent.is_dir():
+            raise sqlite3.OperationalError(no_folder("sqlite", self._path))
         return sqlite3.connect(self._path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
 
     def alive(self, connection: Any) -> bool:

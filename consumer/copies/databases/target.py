@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
 from shmstore.consumer.copies.change_reduction import OURS
-from shmstore.consumer.copies.database_url import KINDS, server_url, without_secrets
+from shmstore.consumer.copies.database_url import KINDS, file_of, server_url, without_secrets
 from shmstore.consumer.copies.databases.database import Database, Password
 from shmstore.consumer.copies.databases.dialect import SqlDialect, TablePlace
 from shmstore.consumer.copies.databases.table import MARKS, DatabaseTable
@@ -64,7 +64,7 @@ class DatabaseTarget:
 
 
 def database_target(url: str, password: Password = "") -> DatabaseTarget:
-    """Return the target that `url` names: ``postgresql://USER@HOST/DATABASE``, ``mysql://USER@HOST`` or ``sqlite:FILE``. It is not connected yet.
+    """Return the target that `url` names: ``postgresql://USER@HOST/DATABASE``, ``mysql://USER@HOST`` or ``sqlite:///FILE``. It is not connected yet.
 
     `password` is asked for each connection, where it is a function. Raises ValueError without a secret in it, ImportError.
     """
@@ -73,10 +73,10 @@ def database_target(url: str, password: Password = "") -> DatabaseTarget:
 
 def _dialect(url: str) -> SqlDialect:
     kind, _, place = url.partition(":")
-    if kind == "sqlite" and place.strip("/"):
+    if kind == "sqlite":
         from shmstore.consumer.copies.databases.sqlite import Sqlite
 
-        return Sqlite(f"/{place.lstrip('/')}" if place.startswith("/") else place)
+        return Sqlite(file_of(kind, place))
     if kind == "postgresql" and place.startswith("//"):
         try:
             from shmstore.consumer.copies.databases.postgresql import PostgreSql
@@ -91,5 +91,5 @@ def _dialect(url: str) -> SqlDialect:
         return MySql(server_url(url))
     raise ValueError(
         f"{without_secrets(url)!r} names no database that can hold copies: give postgresql://USER@HOST:PORT/DATABASE, mysql://USER@HOST:PORT, "
-        f"mariadb://USER@HOST:PORT or sqlite:FILE{did_you_mean(kind, KINDS)}"
+        f"mariadb://USER@HOST:PORT or sqlite:///FILE{did_you_mean(kind, KINDS)}"
     )

@@ -1,7 +1,7 @@
-"""Where copies are, as one text: ``delta:/lake/{database}/{table}``, ``duckdb:///FILE``, ``sqlite:FILE#{table}``, ``postgresql://USER@HOST/DB#{table}``.
+"""Where copies are, as one text: ``delta:/lake/{database}/{table}``, ``duckdb:///FILE``, ``sqlite:///FILE#{table}``, ``postgresql://USER@HOST/DB#{table}``.
 
 Behind ``delta://`` and ``parquet://`` is the path itself (``delta:///lake`` is /lake). A file of a database is written as SQLAlchemy does: behind
-``duckdb:///`` is the path, so that one that begins with a slash has four.
+``duckdb:///`` and ``sqlite:///`` is the path, so that one that begins with a slash has four (`file_of`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import os
 from typing import NamedTuple
 
 from shmstore.consumer.copies.database_url import KINDS as DATABASES
-from shmstore.consumer.copies.database_url import server_url, without_secrets
+from shmstore.consumer.copies.database_url import file_of, server_url, without_secrets
 from shmstore.errors import did_you_mean
 
 KINDS = ("delta", "parquet", "iceberg", "duckdb", *DATABASES)
 FORMS = (
-    "delta:PATH or URL, parquet:PATH, iceberg:PATH or CATALOG, duckdb:///FILE, sqlite:FILE, postgresql://USER@HOST:PORT/DATABASE or "
+    "delta:PATH or URL, parquet:PATH, iceberg:PATH or CATALOG, duckdb:///FILE, sqlite:///FILE, postgresql://USER@HOST:PORT/DATABASE or "
     "mysql://USER@HOST:PORT/DATABASE; {database} and {table} stand for the source's; a folder without them is that of {database}/{table}. Of a "
     "database or catalog, #NAME behind it names the table (default: #{table}, of DuckDB, MySQL and Iceberg #{database}.{table})"
 )
@@ -68,10 +68,8 @@ def parse(text: str) -> CopyAddress:
     place, _, name = place.partition("#")
     if kind == "iceberg":
         return CopyAddress(kind, place, name or "{database}.{table}")
-    if kind == "duckdb":
-        return CopyAddress(kind, place.removeprefix("///"), name or "{database}.{table}")
-    if kind == "sqlite":
-        return CopyAddress(kind, place, name or "{table}")
+    if kind in ("duckdb", "sqlite"):
+        return CopyAddress(kind, file_of(kind, place), name or ("{table}" if kind == "sqlite" else "{database}.{table}"))
     if not place.startswith("//"):
         raise ValueError(f"{shown!r} names no server: give {kind}://USER@HOST:PORT{'/DATABASE' * (kind == 'postgresql')}")
     if kind == "postgresql":

@@ -40,6 +40,7 @@ from shmstore.consumer.copies.change_reduction import (
     keeps_history,
 )
 from shmstore.consumer.copies.changed_rows import target_field, target_fields
+from shmstore.consumer.copies.database_url import no_folder
 from shmstore.consumer.copies.ddl import Change
 from shmstore.consumer.copies.target import TargetBusy, TargetFailed
 from shmstore.consumer.copies.targets.names import next_name, part_of_name
@@ -129,10 +130,7 @@ class DuckDB:
         if self._connection is not None:
             return
         if not Path(self._path).parent.is_dir():
-            raise TargetFailed(
-                f"the folder of {self._path} does not exist: make it, or name another file (duckdb:///FILE is a file in the current folder, "
-                "duckdb:////PATH begins with a slash)"
-            )
+            raise TargetFailed(no_folder("duckdb", self._path))
         try:
             self._connection = duckdb.connect(self._path)
         except duckdb.IOException as error:

@@ -197,7 +197,7 @@ def replicate(
     """Keep a copy of every table of `tables` in `target`; return the running query.
 
     `target` is a path with ``{database}`` and ``{table}``, and ``{source}`` where the store has several, or a database:
-    ``postgresql://USER@HOST/DATABASE#{database}.{table}``, ``mysql://USER@HOST:PORT#{database}.{table}``, ``mariadb://...`` or ``sqlite:FILE#{table}``;
+    ``postgresql://USER@HOST/DATABASE#{database}.{table}``, ``mysql://USER@HOST:PORT#{database}.{table}``, ``mariadb://...`` or ``sqlite:///FILE#{table}``;
     `password` is a text, or a function that each connection asks; every micro-batch is one transaction over all tables. `format` is delta (where none
     is given), iceberg or parquet; with iceberg `target` is ``catalog.{database}.{table}`` of a catalog that Spark is configured with. Databases and iceberg
     need a `checkpoint`. `keys` names the key columns of

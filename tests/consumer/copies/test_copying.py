@@ -252,7 +252,9 @@ def test_a_subscription_keeps_copies_in_one_place(
         (("--to", "dukdb:///x"), "there is no target 'dukdb'"),
         (("--to", "duckdb:///x", "--storage", "A=b"), "--to duckdb: has no use for storage"),
         (("--to", "parquet:s3://x"), "Parquet copies are files of this host"),
-        (("--to", "duckdb:///no/such/folder/x"), "the folder of"),
+        (("--to", "duckdb:///no/such/folder/x"), "duckdb:////PATH is a path that begins with a slash"),
+        (("--to", "sqlite:///no/such/folder/x"), "sqlite:////PATH is a path that begins with a slash"),
+        (("--to", "sqlite://x"), "sqlite:///FILE is a file in the current folder"),
         (("--to", "delta:x", "--key", "shop.orders"), "--key 'shop.orders' is not NAME=VALUE"),
     ],
 )
@@ -278,7 +280,7 @@ def test_into_a_database(tmp_path: Path, binlog: Binlog, logged: EventStore, see
     for _ in range(30):
         logged.put(story.step())
     for _ in range(2):
-        assert main(["replicate", logged.name, "--to", f"sqlite:{tmp_path}/copy.db", "--once"]) == 0
+        assert main(["replicate", logged.name, "--to", f"sqlite:///{tmp_path}/copy.db", "--once"]) == 0
     with closing(sqlite3.connect(tmp_path / "copy.db")) as connection:
         assert {key for (key,) in connection.execute("SELECT id FROM orders")} == set(story.model)
 

@@ -188,7 +188,12 @@ def test_addresses() -> None:
     assert parse("duckdb:////data/a.duckdb#{table}").of("shop", "orders") == ("duckdb", "/data/a.duckdb", "orders")
     assert parse("iceberg:/w/{database}/{table}").of("shop", "orders") == ("iceberg", "/w/shop/orders", "")
     assert parse("iceberg:prod").of("shop", "orders") == ("iceberg", "prod", "shop.orders")
-    assert parse("sqlite:/data/a.db").of("shop", "orders") == ("sqlite", "/data/a.db", "orders")
+    for kind, name in (("duckdb", "shop.orders"), ("sqlite", "orders")):  # as SQLAlchemy writes them
+        for text, path in (("///a.db", "a.db"), ("////data/a.db", "/data/a.db"), ("a.db", "a.db"), ("/data/a.db", "/data/a.db")):
+            assert parse(f"{kind}:{text}").of("shop", "orders") == (kind, path, name)
+        for text in ("//a.db", "//host/a.db", "///", "/////a.db"):
+            with pytest.raises(ValueError, match=f"{kind}:///FILE is a file in the current folder, {kind}:////PATH is a path"):
+                parse(f"{kind}:{text}")
     assert parse("postgresql://me@host:5432/db#{database}.{table}").of("shop", "orders") == (
         *("postgresql", "postgresql://me@host:5432/db", "shop.orders"),
     )

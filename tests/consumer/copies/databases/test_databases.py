@@ -405,7 +405,9 @@ def test_errors_are_one_line_without_the_password(target: Copies, binlog: Binlog
     assert "postgresql://" in refused(f"oracle:thin:me/{wrong}@x?password={wrong}".replace(f"/{wrong}", ""))
     assert "mariadb://" in refused(f"postgres://x:{wrong}@db")
     if target.kind == "sqlite":
-        assert "unable to open" in refused("sqlite:/no/such/folder/file.db", template="{table}")
+        assert "the folder of /no/such/folder/file.db does not exist" in refused(
+            "sqlite:/no/such/folder/file.db", template="{table}"
+        )
         assert "names a schema" in refused(target.url)
         return
     bare = target.url.replace(f"{target.url.partition('//')[2].partition('@')[0]}@", "")
