@@ -26,9 +26,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
-from shmstore import Batch, EventStore, StoreClosed, Subscription
+from shmstore import Batch, EventStore, StoreClosed, StoreView, Subscription
 from shmstore.consumer.consumer import Consumer
 from shmstore.consumer.copies.change_reduction import CannotFollow
+from shmstore.consumer.copies.copied_tables import CopiedTables
 from shmstore.consumer.copies.copy_set import CopySet
 from shmstore.consumer.copies.target import TargetBusy, TargetFailed
 from shmstore.consumer.monitoring.counters import Counters, figure
@@ -38,7 +39,22 @@ FIRST_PAUSE: Final = 0.2  # seconds before a batch that the target did not take 
 LONGEST_PAUSE: Final = 30.0
 IDLE_SECONDS: Final = 0.5  # without an event, after which the target is closed: others may open a file then
 
+_ELSEWHERE: Final = "copies are kept by a process on the store's host: give a store's name, not {!r}"
+_SEVERAL: Final = (
+    "store {!r} has several sources, whose tables may have the same names: copies of those are kept by `shmstore spark replicate`"
+)
+
 _log = logging.getLogger("shmstore.copies")
+
+
+def check_store(selection: CopiedTables) -> None:
+    """Raise ValueError where copies of that store are not kept by a process of this kind, `StoreNotFound` where there is none."""
+    if "://" in selection.store:
+        raise ValueError(_ELSEWHERE.format(selection.store))
+    with StoreView.attach(selection.store, path=selection.path) as store:
+        place = store.last_ack_point()
+        if place is not None and place.of_group:
+            raise ValueError(_SEVERAL.format(selection.store))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,9 +80,7 @@ class Copying:
         self._consumer, self._copies, self._interval = consumer, copies, interval
         self._stopped = threading.Event()
         if not isinstance(consumer.store, EventStore) or not isinstance(consumer.subscription, Subscription):
-            raise ValueError(
-                f"copies are kept by a process on the store's host: give a store's name, not {consumer.store.name!r}"
-            )
+            raise ValueError(_ELSEWHERE.format(consumer.store.name))
         self._home = consumer.store.home
         self._subscription = consumer.subscription.name
         kept = kept_batch(self._home, self._subscription)
@@ -142,9 +156,7 @@ class Copying:
         else:
             last = batch.last if batch.ack_point is None else batch.ack_point
             if batch.ack_point is not None and batch.position_of(batch.ack_point).of_group:
-                raise CannotFollow(
-                    f"store {store.name!r} has several sources: copies of those are kept by `shmstore spark replicate`"
-                )
+                raise CannotFollow(_SEVERAL.format(store.name))
             begun = self._last._replace(number=begun.number + 1, epoch=store.epoch, first=batch.first, last=last)
             self._consumer.sync(last)  # a power cut must not give sequences of the marks to other events
             try:

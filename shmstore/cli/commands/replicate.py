@@ -120,7 +120,7 @@ def replicate(options: argparse.Namespace) -> int:
     """`shmstore replicate`."""
     from shmstore.consumer.copies.copied_tables import CopiedTables
     from shmstore.consumer.copies.copy_set import CopySet
-    from shmstore.consumer.copies.initial_rows import require_one_source
+    from shmstore.consumer.copies.copying import check_store
     from shmstore.consumer.copies.kinds import open_target
     from shmstore.patterns.table_patterns import Patterns
 
@@ -128,7 +128,7 @@ def replicate(options: argparse.Namespace) -> int:
     opened = open_target(options.to, _target_options(options))
     tables = Patterns.of_tables(options.tables)
     copied = CopiedTables(options.store, options.subscription, tables, options.zero_dates, path=options.path, state=options.state)
-    require_one_source(copied)
+    check_store(copied)
     keys = {name: columns.split(",") for name, columns in _pairs(options.key, "--key").items()}
     copies = CopySet(
         copied, opened.target, opened.template, keys=keys, history=options.history, remove_dropped=options.remove_dropped

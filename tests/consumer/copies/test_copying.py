@@ -19,6 +19,7 @@ import pytest
 
 from shmstore import Column, Consumer, Event, EventStore, EventType, TableSchema
 from shmstore.cli.main import main
+from shmstore.consumer.copies.change_reduction import CannotFollow
 from shmstore.consumer.copies.copy import Copy
 from shmstore.consumer.copies.copying import Copying
 from shmstore.home.definitions import Definition, DefinitionsFile
@@ -26,6 +27,7 @@ from shmstore.home.home import Home
 from shmstore.home.reader_state import kept_batch
 from tests.consumer.copies.lakes import FORMATS, LocalCopies, replication, rows
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
+from tests.consumer.spark.sources import Group, Transaction
 from tests.producer.running import wait_for
 
 KILLS = int(os.environ.get("SHMSTORE_TEST_KILLS", "20"))
@@ -272,6 +274,33 @@ def test_what_cannot_be_done_is_one_line(
     logged.put(binlog.insert(order_row(1)))
     assert main(["replicate", logged.name, *words, "--once"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_several_sources_are_refused(tmp_path: Path, store_name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """By a line that names what does it, at the start, and where it shows only while the command runs; nothing is copied."""
+    group = Group()
+    with EventStore.create(store_name, capacity=64) as store:
+        for event in group.start():
+            store.put([event])
+        for part in group.puts(Transaction("a", 1, ((1,),))):
+            store.put(part)
+        assert main(["replicate", store_name, "--to", to(tmp_path, "duckdb"), "--once"]) == 2
+        assert "has several sources" in (said := capsys.readouterr().err)
+        assert "`shmstore spark replicate`" in said
+        with Consumer(store_name, "replicate", auto_ack=False, timeout=0) as reader:
+            copies = replication(tmp_path, "parquet", store=store_name, subscription="replicate")
+            with pytest.raises(CannotFollow, match="has several sources"):
+                Copying(reader, copies, "here").run(lambda: store.newest)
+    assert {path.name for path in tmp_path.iterdir()} <= {"state"}
+
+
+def test_a_store_of_another_host_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its home is there: with it, what is in the copies."""
+    assert main(["replicate", "grpc://db1:7070/orders", "--to", to(tmp_path, "duckdb"), "--once"]) == 2
+    assert (
+        "copies are kept by a process on the store's host: give a store's name, not 'grpc://db1:7070/orders'"
+        in capsys.readouterr().err
+    )
 
 
 def test_into_a_database(tmp_path: Path, binlog: Binlog, logged: EventStore, seed: int) -> None:
