@@ -16,6 +16,7 @@ import pytest
 from scripts.benchmarks import chart, growth, measure
 
 ROOT = Path(__file__).resolve().parent.parent
+SVG = "{http://www.w3.org/2000/svg}"
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").iterdir() if path.is_file() and os.access(path, os.X_OK))
 
 
@@ -157,20 +158,39 @@ def test_bench_merges_runs_of_one_machine(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_bench_draws_a_chart(tmp_path: Path) -> None:
-    """The chart is well-formed SVG with a bar for each peer, right of 1 where we are faster, and colours for dark pages."""
+def test_bench_draws_a_picture_of_each_bench(tmp_path: Path) -> None:
+    """A picture is well-formed SVG with a bar for each peer, right of 1 where we are faster, and colors for dark pages."""
     peers = taken(("a", "shmstore", 100.0), ("a", "<slow>", 10.0), ("a", "fast", 400.0), ("b", "alone", 1.0))
-    picture = chart.svg(peers, "a machine")
+    (picture,) = chart.pictures(peers, "a machine").values()
     tree = ElementTree.fromstring(picture)
-    bars = [element for element in tree.iter("{http://www.w3.org/2000/svg}rect") if len(element)]
+    bars = [element for element in tree.iter(f"{SVG}rect") if len(element)]
     assert [element[0].text for element in bars] == ["<slow>", "fast"]
-    one = float(next(e.get("x1", "") for e in tree.iter("{http://www.w3.org/2000/svg}line") if e.get("class") == "one"))
+    one = float(next(e.get("x1", "") for e in tree.iter(f"{SVG}line") if e.get("class") == "one"))
     right, left = (float(element.get("x", "")) for element in bars)
     assert right == pytest.approx(one, abs=0.1)
     assert left < one
     assert "prefers-color-scheme:dark" in picture
-    done = bench("--from", record(tmp_path / "run", taken(("a", "shmstore", 1.0))), "--chart", tmp_path / "picture.svg")
+    done = bench("--from", record(tmp_path / "peers", peers), "--chart", tmp_path)
+    assert (done.returncode, (tmp_path / "bench-decode.svg").read_text()) == (0, picture)
+    done = bench("--from", record(tmp_path / "run", taken(("a", "shmstore", 1.0))), "--chart", tmp_path)
     assert (done.returncode, "no case of this run has a peer" in done.stderr) == (2, True)
+
+
+def test_a_peer_has_one_color() -> None:
+    """A peer has the same color in the pictures of all benches, and no other peer of a picture has it."""
+    runs = [("x", "shmstore", 9.0, *peers) for peers in (("one", "two"), ("three", "one"), ("four", "three", "two"))]
+    measured = [
+        measure.of(f"bench{number}", case, subject, "throughput", "rows/s", [rate])
+        for number, (case, ours, rate, *peers) in enumerate(runs)
+        for subject in (ours, *peers)
+    ]
+    colors: dict[str, set[str]] = {}
+    for picture in chart.pictures(measured, "a machine").values():
+        bars = [element for element in ElementTree.fromstring(picture).iter(f"{SVG}rect") if len(element)]
+        assert len({bar.get("class") for bar in bars}) == len(bars)
+        for bar in bars:
+            colors.setdefault(str(bar[0].text), set()).add(bar.get("class", ""))
+    assert [len(found) for found in colors.values()] == [1, 1, 1, 1]
 
 
 def test_a_choice_of_cases_holds_for_every_bench_or_is_refused() -> None:

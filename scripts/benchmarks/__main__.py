@@ -27,7 +27,7 @@ def main() -> int:
     """Run the benches named on the command line; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
-        description="Measure the project beside its peers, in one run on one machine. Figures are medians; ratios are what counts.",
+        description="Measure the project and its peers in one run on one machine. Figures are medians; only the ratios carry over to another machine.",
         epilog="Example: scripts/bench store --runs 5 --json store.json",
     )
     parser.add_argument("bench", nargs="*", metavar="BENCH", help=f"any of: {', '.join(BENCHES)} (default: all that exist)")
@@ -42,7 +42,9 @@ def main() -> int:
     )
     parser.add_argument("--case", action="append", default=[], help="of spark: one case only, as noop/100000; may be given again")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and measurements to FILE")
-    parser.add_argument("--chart", type=Path, metavar="FILE", help="draw the ratios to the peers as SVG into FILE")
+    parser.add_argument(
+        "--chart", type=Path, metavar="FOLDER", help="draw the ratios to the peers: FOLDER/bench-NAME.svg for each bench"
+    )
     parser.add_argument(
         "--from",
         type=Path,
@@ -56,7 +58,7 @@ def main() -> int:
         "--against",
         type=Path,
         metavar="FILE",
-        help="an earlier --json FILE: say what is slower now by more than 15 %%; exit 1 then",
+        help="an earlier --json FILE: report what is slower now by more than 15 %%; exit 1 then",
     )
     options = parser.parse_args()
     for name in options.bench:
@@ -80,8 +82,9 @@ def main() -> int:
         options.json.write_text(measure.document(taken, machine) + "\n")
     if options.chart:
         try:
-            options.chart.write_text(chart.svg(taken, machine))
-        except ValueError as error:
+            for name, picture in chart.pictures(taken, machine).items():
+                (options.chart / f"bench-{name}.svg").write_text(picture)
+        except (OSError, ValueError) as error:
             parser.error(f"--chart: {error}")
     if options.against:
         worse = measure.slower(taken, before)
