@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
 
@@ -10,6 +11,7 @@ from shmstore.clock import calendar_ms
 from shmstore.producer.connection.server import read_server
 from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.doctor import Finding
+from shmstore.producer.pipeline.client_filters import ClientFilters
 from shmstore.producer.settings import FILTERS, Settings
 from shmstore.producer.start.in_force import FiltersFile, filters_of
 from shmstore.producer.start.origin import OriginFile, differs
@@ -118,7 +120,8 @@ def _filters(store: StoreView, source: str, settings: Settings) -> list[Finding]
     kept = FiltersFile(store.home, source).load(store.epoch, store.newest, again=True)
     if kept is None:
         return []
-    ours = filters_of(settings)
+    clients = ClientFilters(store.home, logging.getLogger("producer"), on=settings.client_filters == "replace")
+    ours = filters_of(clients.joined(settings))
     other = [name for name in FILTERS if kept.filters.get(name) != ours[name]]
     if not other:
         return [Finding("filters", "ok", f"as given here, since event {kept.since}")]

@@ -27,7 +27,7 @@ GROUPS = {
     "Connection": "name port password password_file password_command tls tls_ca tls_cert tls_key server_id connect_timeout read_timeout heartbeat "
     "retry_first retry_longest",
     "Position": "binlog start gtid on_purged",
-    "Tables and columns": "exclude row_filter ghost_tables column_include column_exclude column_mask column_hash hash_key operations "
+    "Tables and columns": "exclude client_filters row_filter ghost_tables column_include column_exclude column_mask column_hash hash_key operations "
     "rows_query statements row_image on_error schema_history",
     "Transactions": "transaction_events transaction_bytes empty_events empty_seconds merge_wait",
     "Store": "state store_path store_group store_checksum capacity memory_unit batch_mode ddl_isolation log log_keep log_size "
@@ -138,6 +138,13 @@ class Settings:
     # ---- tables and columns
     include: tuple[str, ...] = _option((), f"tables to read: {FORMS}; none: all tables")
     exclude: tuple[str, ...] = _option((), "tables to leave out, by the same patterns; wins over include")
+    client_filters: str = _option(
+        "narrow",
+        "what the filter of a client of canal's protocol means: the tables that it gets of those that are read (narrow); or, as in Canal, which "
+        "tables are read: those of include and all that any client's filter names, but for exclude (replace). A client that logs in to "
+        "`shmstore serve` then decides what is read",
+        choices=("narrow", "replace"),
+    )
     row_filter: tuple[str, ...] = _option(
         (),
         "which rows of tables to read, as \"shop.orders: country = 'DE' AND total >= 100\" (once for each): = <> < <= > >= IN, BETWEEN, LIKE, "
@@ -175,7 +182,8 @@ class Settings:
     schema_history: str = _option(
         "auto",
         "learn column names from DDLs and keep them in a file; auto: unless binlog_row_metadata is FULL (the server is then "
-        "asked how columns are defined); now: once, where rows do not fit what was followed, read them with the server's present tables",
+        "asked how columns are defined); now: once, where rows do not fit what was followed, read them with the server's present tables: columns of one "
+        "type that were renamed, or changed names, before the start do not show, so start behind such a DDL",
         choices=("auto", "on", "off", "now"),
     )
     on_problem: str = _option(

@@ -121,7 +121,7 @@ PUBLIC = {
     "shmstore.home.pauses": "Pause",
     "shmstore.home.lines": "LinesFile",
     "shmstore.home.reader_state": (
-        "CopiesBatch batches_path copies_aside keep_aside keep_batch keep_planned kept_batch opened planned_end"
+        "CopiesBatch batches_path copies_aside filters_kept keep_aside keep_batch keep_filter keep_planned kept_batch opened planned_end"
     ),
     "shmstore.home.snapshots": (
         "ENTERED Progress ProgressFile REPLACING SnapshotRequest TableProgress Task cancel_snapshot new_id "

@@ -26,7 +26,9 @@ from shmstore.event import FILTERS_CHANGED
 from shmstore.home.acks import checkpoints_in
 from shmstore.home.snapshots import ENTERED, ProgressFile, SnapshotRequest, new_id
 from shmstore.patterns.table_patterns import exactly
+from shmstore.producer.errors import SettingsError
 from shmstore.producer.filters.changed import Name, TablesChanged
+from shmstore.producer.pipeline.client_filters import ClientFilters
 from shmstore.producer.pipeline.reloads import Reloads, live_names, with_live
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.in_force import FiltersFile, InForce, TablesWanted, filters_of, with_filters
@@ -66,8 +68,14 @@ class LiveSettings:
         again = bool(checkpoints_in(store.home))
         self._kept = self._file.load(store.epoch, store.newest, again=again) if self._alone else None
         self._begun, self._version = False, reloads.version
-        #: What the file says.
-        self.wanted = with_live(settings, reloads.wanted(settings))
+        replaces = settings.client_filters == "replace"
+        if replaces and not self._alone:
+            raise SettingsError(
+                f"store {store.name!r} has several sources: client_filters = replace works with one source in a store"
+            )
+        self._clients = ClientFilters(store.home, log, on=replaces)
+        #: What the file says, and clients want besides.
+        self.wanted = self._all_wanted()
         #: What is in force.
         self.now = self.wanted if self._kept is None else self._as_kept(self.wanted, self._kept)
         #: Whether other filters are to follow.
@@ -81,12 +89,15 @@ class LiveSettings:
                 f"{self._file.path}, which has the filters of this store, has an error: {error}; remove it"
             ) from error
 
+    def _all_wanted(self) -> Settings:
+        return self._clients.joined(with_live(self._started, self._reloads.wanted(self._started)))
+
     def look(self, stop: Stop) -> None:
         """Take in what was asked for. Call it about once a second. Raises `StoreError`."""
         self._reloads.look(self._store, stop)
-        if self._version != self._reloads.version:
+        if self._clients.look() or self._version != self._reloads.version:
             self._version = self._reloads.version
-            self.wanted = with_live(self._started, self._reloads.wanted(self._started))
+            self.wanted = self._all_wanted()
             self.pending = self.wanted != self.now
         if not self.pending:
             self._reloads.in_force(self._store, "nothing changed for this store")

@@ -100,7 +100,10 @@ def _of_source(store: str, start: Start) -> Position:
 
 def _keep_filter(home: Home, name: str, filter: str) -> None:
     if filter:
+        from shmstore.consumer.wire.session.filter import expressions
         from shmstore.consumer.wire.session.unacked import RecordFile
+        from shmstore.home.reader_state import keep_filter
 
         file = RecordFile(home, name)
         file.write(file.record._replace(filter=filter))
+        keep_filter(home, name, expressions(filter))

@@ -58,6 +58,7 @@ KINDS: Final = (
     FileKind("copies set aside", f"*{reader_state.ASIDE}", lambda _, at: reader_state.tables_in(at), of_reader=True),
     FileKind("planned micro-batch", f"*{reader_state.PLANNED}", lambda _, at: reader_state.planned_in(at), of_reader=True),
     FileKind("batch of copies", f"*{reader_state.BATCH}", lambda _, at: reader_state.batch_in(at), of_reader=True),
+    FileKind("filter of a client", f"*{reader_state.FILTER}", lambda _, at: reader_state.filter_in(at), of_reader=True),
     # A client that was forgotten may come again, with batches of before in its hands: their ids must not be given again.
     FileKind("batches of a client", f"*{reader_state.BATCHES}"),
     FileKind("name of the server", "origin", lambda _, at: json.loads(at.read_bytes())["version"], of_source=True),

@@ -3,6 +3,7 @@
 SUBSCRIPTION.copies-aside    written by a query that keeps copies: those that do not follow their tables now
 SUBSCRIPTION.planned         written by a typed query of Spark 4.0 or 4.1: the end of a micro-batch in front of a DDL
 SUBSCRIPTION.copies-batch    written by the process that keeps copies (`shmstore.consumer.copies.copying`): the batch that it applies, or applied last
+SUBSCRIPTION.filter          written by the server of canal's protocol: which tables the client has asked for
 SUBSCRIPTION.batches         written by the server of canal's protocol, in place: the batches that a client was given
                              (`shmstore.consumer.wire.session.unacked` draws it)
 """
@@ -24,6 +25,7 @@ ASIDE: Final = ".copies-aside"
 PLANNED: Final = ".planned"
 BATCH: Final = ".copies-batch"
 BATCHES: Final = ".batches"
+FILTER: Final = ".filter"
 FORMAT: Final = 1
 
 
@@ -114,6 +116,39 @@ def batch_in(path: Path) -> CopiesBatch:
         raise ValueError(f"it is not of format {FORMAT}")
     number, epoch, first, last = [int(value[name]) for name in ("number", "epoch", "first", "last")]
     return CopiesBatch(str(value["query"]), str(value["target"]), number, epoch, first, last)
+
+
+def keep_filter(home: Home, subscription: str, expressions: list[str], may: May | None = None) -> None:
+    """Write which tables a client of canal's protocol wants, as regular expressions on ``database.table``; none: it has not said. Raises `StoreError`,
+    and what `may` raises."""
+    path = home.path / f"{check_name(subscription)}{FILTER}"
+    if not expressions:
+        if path.exists():
+            home.remove(path, "filter of a client", may)
+        return
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if filter_in(path) == expressions:
+            return
+    content = json.dumps({"shmstore_client_filter": FORMAT, "expressions": expressions}).encode()
+    home.replace(path, content, "filter of a client", may)
+
+
+def filters_kept(home: Home) -> dict[str, list[str]]:
+    """Return what `keep_filter` wrote, by subscription; nothing of what this user may not read, or is damaged."""
+    found: dict[str, list[str]] = {}
+    with suppress(OSError):
+        for path in sorted(home.path.glob(f"*{FILTER}")):
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                found[path.name.removesuffix(FILTER)] = filter_in(path)
+    return found
+
+
+def filter_in(path: Path) -> list[str]:
+    """Return the expressions in one such file. Raises OSError, and what a damaged one raises: ValueError, KeyError, TypeError."""
+    value = json.loads(path.read_text())
+    if value["shmstore_client_filter"] != FORMAT:
+        raise ValueError(f"it is not of format {FORMAT}")
+    return [str(each) for each in value["expressions"]]
 
 
 def batches_path(home: Home, subscription: str) -> Path:

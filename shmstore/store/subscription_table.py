@@ -22,6 +22,7 @@ from shmstore.errors import PositionNotFound, StoreError, SubscriptionInUse, Sub
 from shmstore.home import pauses
 from shmstore.home.acks import NOWHERE, Checkpoint, CheckpointFile
 from shmstore.home.home import Home
+from shmstore.home.reader_state import keep_filter
 from shmstore.memory.layout import (
     DISARMED,
     LOCK_SUBSCRIPTION,
@@ -269,6 +270,7 @@ class SubscriptionTable:
                     words[STATE_OF[0]] = ACTIVE
                 words[STATE_OF[entry]] = FREE
                 pauses.forget(self._home, name)
+                keep_filter(self._home, name, [])
 
     def clear(self) -> None:
         """Move every subscription to the put cursor. Raises `SubscriptionInUse` where a reader lives; then nothing was moved."""

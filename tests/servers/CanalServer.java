@@ -15,7 +15,8 @@ import java.util.Collections;
  * Canal's own server with one destination, `canal`, in its default configuration: parallel parser, table definitions followed
  * by DDLs (in memory, where the shipped server uses H2), memory store of 16 MiB.
  *
- * Arguments: port of the database server, port to serve, binlog file and offset to begin at, and its time in milliseconds.
+ * Arguments: port of the database server, port to serve, binlog file and offset to begin at, its time in milliseconds, and
+ * the address of a ZooKeeper, which then has the clients' cursors and filters; without it they are in memory.
  * Prints "ready" when it serves; ends when its standard input does.
  */
 public class CanalServer {
@@ -59,6 +60,10 @@ public class CanalServer {
         parameter.setIndexMode(CanalParameter.IndexMode.MEMORY);
         parameter.setParallel(true);
         parameter.setDefaultDatabaseName("mysql");
+        if (arguments.length > 5) {
+            parameter.setZkClusters(new java.util.ArrayList<>(Collections.singletonList(arguments[5])));
+            parameter.setMetaMode(CanalParameter.MetaMode.MIXED);
+        }
         parameter.setDbAddresses(Collections.singletonList(new InetSocketAddress("127.0.0.1", database)));
         parameter.setPositions(Collections.singletonList(String.format(
             "{\"journalName\":\"%s\",\"position\":%s,\"timestamp\":%s}", arguments[2], arguments[3], arguments[4])));

@@ -44,10 +44,13 @@ class CanalServer:
 
 
 @contextmanager
-def canal_server(server: Server, file: str, offset: int, time_ms: int, *, zone: str = "UTC") -> Iterator[CanalServer]:
+def canal_server(
+    server: Server, file: str, offset: int, time_ms: int, *, zone: str = "UTC", zookeeper: str = ""
+) -> Iterator[CanalServer]:
     """Canal's server for the changes of `server` from a place in its binlog on; `time_ms`: not after what comes there.
 
-    `zone`: the JVM's time zone, in which it prints TIMESTAMPs. Raises `ServerUnavailable` where it cannot be had.
+    `zone`: the JVM's time zone, in which it prints TIMESTAMPs. `zookeeper`: where it keeps its clients'
+    cursors. Raises `ServerUnavailable` where it cannot be had.
     """
     folder = _jars()
     _allow(server)
@@ -58,7 +61,7 @@ def canal_server(server: Server, file: str, offset: int, time_ms: int, *, zone: 
         command = ["java", "-Xmx2g", f"-Duser.timezone={zone}", "-cp", f"{work}:{folder}/*", "CanalServer"]
         with (Path(work) / "log").open("w") as log:
             process = subprocess.Popen(
-                [*command, str(server.port), str(port), file, str(offset), str(time_ms)],
+                [*command, str(server.port), str(port), file, str(offset), str(time_ms), *([zookeeper] if zookeeper else [])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -33,6 +33,11 @@ def patterns(text: str) -> Iterator[str]:
     yield text[start:].strip()
 
 
+def expressions(text: str) -> list[str]:
+    """Return the expressions that a filter has; none of one that is empty. For `keep_filter`."""
+    return [pattern for pattern in patterns(text) if pattern]
+
+
 def _compiled(pattern: str) -> Callable[[Name], bool]:
     try:
         return compile_pattern(pattern)
@@ -50,7 +55,7 @@ def compile_filter(text: str) -> Wanted | None:
     """
     if len(text) > MOST_CHARACTERS:
         raise FilterRefused(f"the filter has {len(text)} characters; allowed are {MOST_CHARACTERS}")
-    chosen = [pattern for pattern in patterns(text) if pattern]
+    chosen = expressions(text)
     if not chosen or any(pattern in _EVERYTHING for pattern in chosen):
         return None
     compiled = list(map(_compiled, chosen))

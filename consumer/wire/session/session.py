@@ -18,10 +18,11 @@ from shmstore import Batch, BatchMode, CheckpointFile, EventStore, PositionNotFo
 from shmstore.consumer.wire.encoding.entry import Encoder
 from shmstore.consumer.wire.protocol.connection_state import Client
 from shmstore.consumer.wire.session.entry_cache import MISSING, EntryCache
-from shmstore.consumer.wire.session.filter import FilterRefused, Wanted, compile_filter
+from shmstore.consumer.wire.session.filter import FilterRefused, Wanted, compile_filter, expressions
 from shmstore.consumer.wire.session.outbox import Limit, Ready, Run
 from shmstore.consumer.wire.session.unacked import MOST_BATCHES, NOTHING_ACKED, STAYED, Given, Record, RecordFile, boot_id
 from shmstore.event import EntryType
+from shmstore.home.reader_state import keep_filter
 from shmstore.memory.layout import DISARMED, header_word
 
 _STEP_EVENTS: Final = 512
@@ -133,6 +134,7 @@ class ClientSession:
         self._wanted = wanted
         if text != self._record_file.record.filter:
             self._write(self._record_file.record._replace(filter=text))
+        keep_filter(self.store.home, self.subscription.name, expressions(text), self.subscription.may_write)
 
     def _back(self) -> None:
         """Go back to what the client was given last, or has acked: what came after it will be got again."""

@@ -21,8 +21,9 @@ from shmstore.consumer.wire.protocol import messages as m
 from tests.consumer.wire.harness import RawClient, ServerThread, entries, ids
 from tests.producer.running import Running, end_of_log, execute, remove, store_name, wait_for, wait_for_position
 from tests.servers import canal_conf
-from tests.servers.canal import canal_from_files
+from tests.servers.canal import DESTINATION, canal_from_files, canal_server
 from tests.servers.server import Server, start_server
+from tests.servers.zookeeper import zookeeper
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
 LOAD = [
@@ -143,65 +144,111 @@ def test_the_same_entries(name: str, tmp_path: Path) -> None:
             assert {entry[0] for entry in ours} == {2}  # Canal lets one of them through now and then
 
 
+class Load:
+    """One transaction after the other, of one to three rows, whose ids count up."""
+
+    def __init__(self, server: Server) -> None:
+        execute(server, "mysql", "CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, a INT)")
+        self.last, self._server, self._over = 0, server, threading.Event()
+        self._thread = threading.Thread(target=self._write)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _write(self) -> None:
+        with self._server.connect() as connection, connection.cursor() as cursor:
+            while not self._over.is_set():
+                cursor.execute("BEGIN")
+                for _ in range(self.last % 3 + 1):
+                    cursor.execute(f"INSERT INTO shop.t VALUES ({self.last}, 1)")
+                    self.last += 1
+                cursor.execute("COMMIT")
+
+    def stop(self) -> None:
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+
+def read_some(canal: Any, destination: str, load: Load) -> list[int]:
+    """Let a client of Canal's read 2,000 rows of the load, ack them, and go; return them."""
+    client, found = RawClient(canal.port, destination), list[int]()
+    assert client.subscribe("shop\\..*").error_code == 0
+    load.start()
+    until = time.monotonic() + 120
+    while len(found) < 2000 and time.monotonic() < until:
+        answer = client.get(50, timeout=200, unit=2)
+        found += ids(answer)
+        if answer.batch_id > 0:
+            client.ack(answer.batch_id)
+    assert len(found) >= 2000, canal.log()[-2000:]
+    time.sleep(3)  # what Canal keeps is a second old
+    client.close()
+    return found
+
+
+def read_the_rest(server: Server, made: Any, found: list[int], load: Load, folder: Path) -> None:
+    """Take over the cursors of a converted destination into a store that is not there yet, and let the same client read on: each row once."""
+    made.begins_before()
+    settings, destination = settings_of(made, folder / "state"), made.source.name
+    said = cursors.take(settings.store, cursors.of_destination(made), state=settings.state)
+    assert "canal-1001: continues behind" in said
+    assert "filter shop" in said
+    run = Running(settings)
+    serving = ServerThread(CanalSettings(port=0, stores=(f"{destination}={settings.store}",), state=folder / "state"))
+    try:
+        wait_for(lambda: not run.alive or settings.store in EventStore.names(), "the store")
+        time.sleep(2)
+        load.stop()
+        if not run.alive:
+            run.wait()
+        with EventStore.attach(settings.store, state=settings.state) as store:
+            wait_for_position(server, store, put=True)
+        client = RawClient(serving.port, destination)
+        assert client.subscribe().error_code == 0
+        before = len(found)
+        while found[-1] < load.last - 1:
+            answer = client.get(1000)
+            found += ids(answer)
+            client.ack(answer.batch_id)
+        client.close()
+    finally:
+        load.stop()
+        serving.stop()
+        run.stop()
+        remove(settings.store, settings.state)
+    print(f"{before} rows from Canal, {len(found) - before} from the store, {load.last} written")
+    assert found == list(range(load.last))
+
+
 def test_taken_over_in_the_middle_of_a_load(tmp_path: Path) -> None:
     """A client of a running Canal, under load, stops; its meta.dat becomes a subscription: every row comes once, from the one or the other."""
     with start_server("mysql", options=["--binlog-row-metadata=MINIMAL"]) as server:
-        execute(server, "mysql", "CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, a INT)")
+        load = Load(server)
         folder = conf(tmp_path / "conf", server, "", end_of_log(server))
-        over, last = threading.Event(), [0]
-
-        def load() -> None:
-            with server.connect() as connection, connection.cursor() as cursor:
-                while not over.is_set():
-                    cursor.execute("BEGIN")
-                    for _ in range(last[0] % 3 + 1):
-                        cursor.execute(f"INSERT INTO shop.t VALUES ({last[0]}, 1)")
-                        last[0] += 1
-                    cursor.execute("COMMIT")
-
-        writer = threading.Thread(target=load)
-        found: list[int] = []
         with canal_from_files(server, folder) as canal:
-            client = RawClient(canal.port, "example")
-            assert client.subscribe("shop\\..*").error_code == 0
-            writer.start()
-            until = time.monotonic() + 60
-            while len(found) < 2000 and time.monotonic() < until:
-                answer = client.get(50, timeout=200, unit=2)
-                found += ids(answer)
-                if answer.batch_id > 0:
-                    client.ack(answer.batch_id)
-            assert len(found) >= 2000, canal.log()[-2000:]
-            time.sleep(3)  # meta.dat is a second old
-            client.close()
+            found = read_some(canal, "example", load)
         (made,) = files.conversions(str(folder), tmp_path / "out", {}, {})
-        made.begins_before()
-        settings = settings_of(made, tmp_path / "state")
-        said = cursors.take(settings.store, cursors.of_destination(made), state=settings.state)
-        assert "canal-1001: continues behind" in said
-        run = Running(settings)
-        serving = ServerThread(CanalSettings(port=0, stores=(f"example={settings.store}",), state=tmp_path / "state"))
+        read_the_rest(server, made, found, load, tmp_path)
+
+
+def test_cursors_that_zookeeper_has(tmp_path: Path) -> None:
+    """The same where Canal keeps cursors and filters in ZooKeeper: its own server writes them there, and the conversion of files that name this
+    ZooKeeper finds them."""
+    with start_server("mysql", options=["--binlog-row-metadata=MINIMAL"]) as server, zookeeper() as running:
+        load, address = Load(server), f"127.0.0.1:{running.port}"
         try:
-            wait_for(lambda: not run.alive or settings.store in EventStore.names(), "the store")
-            time.sleep(2)
-            over.set()
-            writer.join()
-            if not run.alive:
-                run.wait()
-            with EventStore.attach(settings.store, state=settings.state) as store:
-                wait_for_position(server, store, put=True)
-            client = RawClient(serving.port, "example")
-            assert client.subscribe().error_code == 0
-            before = len(found)
-            while found[-1] < last[0] - 1:
-                answer = client.get(1000)
-                found += ids(answer)
-                client.ack(answer.batch_id)
-            client.close()
+            began = int(time.time() * 1000) - 1000
+            with canal_server(server, *end_of_log(server), began, zookeeper=address) as canal:
+                found = read_some(canal, DESTINATION, load)
+            folder = tmp_path / "conf"
+            canal_conf.write(folder, DESTINATION)
+            with (folder / "canal.properties").open("a") as file:
+                spring = "canal.instance.global.spring.xml = classpath:spring/default-instance.xml"
+                file.write(f"\ncanal.destinations = {DESTINATION}\ncanal.zkServers = {address}\n{spring}\n")
+            with (folder / DESTINATION / "instance.properties").open("a") as file:
+                file.write(f"\ncanal.instance.master.address=127.0.0.1:{server.port}\n")
+            (made,) = files.conversions(str(folder), tmp_path / "out", {}, {})
+            read_the_rest(server, made, found, load, tmp_path)
         finally:
-            over.set()
-            serving.stop()
-            run.stop()
-            remove(settings.store, settings.state)
-        print(f"{before} rows from Canal, {len(found) - before} from the store, {last[0]} written")
-        assert found == list(range(last[0]))
+            load.stop()

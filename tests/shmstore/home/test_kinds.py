@@ -23,7 +23,7 @@ from shmstore.home.control import RELOAD, ControlFiles, Wish
 from shmstore.home.definitions import DefinitionsFile, sources_of
 from shmstore.home.home import LOCK, Home
 from shmstore.home.kinds import KINDS, files_of, problems
-from shmstore.home.reader_state import CopiesBatch, keep_aside, keep_batch, keep_planned
+from shmstore.home.reader_state import CopiesBatch, keep_aside, keep_batch, keep_filter, keep_planned
 from shmstore.home.snapshots import Progress, ProgressFile, SnapshotRequest
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.settings import Settings
@@ -55,6 +55,7 @@ def fill(home: Home) -> None:
     control = ControlFiles(home)
     control.answer(Wish(control.ask(RELOAD), RELOAD), done=True, text="nothing changed")
     control.ask(RELOAD)
+    keep_filter(home, "canal-7", ["shop\\.orders"])
     pauses.keep(home, "me")
     pauses.keep(home, "me", "r")
     audit.note(home, "me", "pause", "producer", "done")
