@@ -17,7 +17,7 @@ from shmstore import SLOT, Batch
 SCHEMA: Final = pa.schema(
     [
         ("seq", pa.int64()),
-        ("payload", pa.large_binary()),  # MessagePack: see docs/explanation/architecture.md, Events
+        ("payload", pa.large_binary()),  # MessagePack: see docs/explanation/architecture-events.md
         ("time", pa.int64()),  # event time, ms since 1970 UTC
         ("offset", pa.int64()),  # end of the event in its binlog file
         ("file", pa.uint32()),  # number of the binlog file
