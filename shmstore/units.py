@@ -26,8 +26,11 @@ def span(seconds: float) -> str:
 
 
 def moment(time_ms: int) -> str:
-    """Return milliseconds since 1970 as date and time, UTC."""
-    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    """Return milliseconds since 1970 as date and time, UTC; outside of the years 1 to 9999 as the number."""
+    try:
+        return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms after 1970"
 
 
 def printable(text: str) -> str:

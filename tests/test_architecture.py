@@ -28,7 +28,7 @@ MOST_MODULES = 15  # in one folder
 LAYERS = {
     "shmstore": (
         "native arguments clock errors event gtids lazy_names patterns sources",
-        "atomic_file certificate column_type start_position",
+        "atomic_file certificate column_type start_position stored_json",
         "sql",
         "memory",
         "home",
@@ -97,6 +97,7 @@ PUBLIC = {
     "shmstore": "errors lazy_names",
     "shmstore.arguments": "LOG Parser SECTIONS",
     "shmstore.atomic_file": "replace",
+    "shmstore.stored_json": "parse_json read_json",
     "shmstore.certificate": "load_certificate",
     "shmstore.clock": "as_calendar_ms boot_ms calendar_ms",
     "shmstore.column_type": "column_type logged_type sized",

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from shmstore.certificate import load_certificate
 from shmstore.consumer.queues.queue import QueueRefused
 
 ANSWER_SECONDS: Final = 30.0  # for a server to answer
@@ -29,8 +30,8 @@ def tls_context(ca: str, certificate: str, key: str) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=ca or None)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if certificate:
-            context.load_cert_chain(certificate, key or None)
-    except (OSError, ssl.SSLError) as error:
+            load_certificate(context, certificate, key or certificate)
+    except (OSError, ValueError) as error:
         raise ValueError(f"TLS: {', '.join(filter(None, (ca, certificate, key)))} cannot be read: {error}") from error
     return context
 

@@ -25,15 +25,17 @@ import zlib
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from email.header import decode_header
 from typing import Any, Final, TypeVar
 
-import nats
+from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.api import RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import APIError, NotFoundError
 
 from shmstore.consumer.queues.connecting import ANSWER_SECONDS, checked, fenced, hosts
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
+from shmstore.stored_json import parse_json
 
 PROGRESS: Final = "shmstore-progress"
 WINDOW: Final = 500  # messages of which the last is waited for: the server holds what it did not store yet in memory
@@ -121,7 +123,13 @@ class NatsStream:
         return Mark.of_json(self._mark) if self._mark else None
 
     async def _begin(self) -> None:
-        self._client = await nats.connect(**self._how)
+        self._client = _Client()
+        try:
+            await self._client.connect(**self._how)
+        except _NoTls as error:
+            raise QueueRefused(
+                f"NATS at {self._address} speaks no TLS, which is asked for: turn it on in the server, or leave out the --tls options"
+            ) from error
         self._jetstream = self._client.jetstream(timeout=ANSWER_SECONDS)
         config = (await self._stream_there()).config
         self._check(config)
@@ -176,7 +184,7 @@ class NatsStream:
         try:
             found = await self._jetstream.get_last_msg(self._stream, self._progress)
             after, self._mark = found.seq, found.data or b""
-            self._part = [(int(first), int(last)) for first, last in json.loads((found.headers or {}).get("shmstore.part", "[]"))]
+            self._part = [(int(first), int(last)) for first, last in parse_json(_header(found, "shmstore.part", "[]").encode())]
         except NotFoundError:
             if state.first_seq > 1:
                 raise QueueRefused(
@@ -335,6 +343,21 @@ class NatsStream:
         return QueueUnreachable(f"NATS at {self._address} does not answer: {why}")
 
 
+class _NoTls(Exception):
+    """The server speaks no TLS."""
+
+
+class _Client(Client):
+    """A client that asks for TLS, where it is to: nats-py leaves that to the server, and a server that says no would get the password in clear."""
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        if "tls" in self.options and initial_connection:
+            if not (info.get("tls_required") or info.get("tls_available")):
+                raise _NoTls
+            info["tls_required"] = True
+        await super()._process_info(info, initial_connection)
+
+
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
     loop.close()
@@ -364,12 +387,21 @@ def _headers(message: Message, epoch: int) -> dict[str, str]:
     return found
 
 
+def _header(found: Any, name: str, missing: str = "") -> str:
+    """A header of a message that was read back: nats-py's parser there is that of mails, which takes UTF-8 for an unknown character set."""
+    value = (found.headers or {}).get(name, missing)
+    if isinstance(value, str):
+        return value
+    return b"".join([part.encode() if isinstance(part, str) else part for part, _ in decode_header(value)]).decode(
+        "utf-8", "replace"
+    )
+
+
 def _same(found: Any, subject: str, message: Message, headers: Mapping[str, str], epoch: int) -> bool:
     """Whether a message of the stream is that one: by its number in the store, or of another store by key and row."""
-    there = found.headers or {}
-    if found.subject != subject or there.get("key") != headers.get("key"):
+    if found.subject != subject or _header(found, "key") != headers.get("key", ""):
         return False
-    was, ours = there.get("shmstore.id", ""), headers["shmstore.id"]
+    was, ours = _header(found, "shmstore.id"), headers["shmstore.id"]
     if was.partition("-")[0] == str(epoch):
         return bool(was == ours)
     return bool(was.rpartition("-")[2] == str(message.row))

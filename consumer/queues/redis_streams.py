@@ -37,7 +37,7 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from shmstore.consumer.queues.connecting import ANSWER_SECONDS, checked, fenced, hosts
+from shmstore.consumer.queues.connecting import ANSWER_SECONDS, checked, fenced, hosts, tls_context
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
 
 PROGRESS: Final = "shmstore-progress"
@@ -88,6 +88,9 @@ class RedisStreams:
         if tls:
             if "unix_socket_path" in self._how:
                 raise ValueError(f"{address} is a socket of this host, which speaks no TLS")
+            tls_context(
+                tls_ca, tls_cert, tls_key
+            )  # redis-py reads them at each connection, and OpenSSL may ask for a passphrase there
             self._how |= {"ssl": True, "ssl_ca_certs": tls_ca or None, "ssl_certfile": tls_cert or None}
             self._how |= {"ssl_keyfile": tls_key or None, "ssl_min_version": ssl.TLSVersion.TLSv1_2}
         self._client: Any = None  # redis-py has types for a part of what it returns

@@ -25,6 +25,7 @@ from typing import Any, Final
 from shmstore import EventStore, StoreError
 from shmstore.clock import calendar_ms
 from shmstore.producer.settings import SECRETS, Settings
+from shmstore.stored_json import read_json
 from shmstore.units import moment
 
 NAME: Final = "problems.open"
@@ -81,7 +82,7 @@ class Problems:
         if self._open is None:
             self._open = {}
             with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-                value = json.loads(self._path.read_bytes())
+                value = read_json(self._path)
                 if value["version"] == VERSION:
                     self._open = {
                         str(name): {"what": str(one["what"]), "since": int(one["since"]), "fix": str(one["fix"])}

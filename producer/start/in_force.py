@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from shmstore import StoreError
 from shmstore.home.home import Home, May
 from shmstore.producer.settings import FILTERS, Settings
+from shmstore.stored_json import read_json
 
 NAME: Final = "filters.in-force"
 VERSION: Final = 1
@@ -51,7 +52,7 @@ class FiltersFile:
         """Return what is in force behind event `newest` of the store of `epoch`; None where nothing is known. `again`: of an earlier store of
         this name what was last in force there. Raises `StoreError` where the file cannot be read."""
         try:
-            value = json.loads(self.path.read_bytes())
+            value = read_json(self.path)
             if value["version"] != VERSION:
                 return None
             entries = [_entry(one) for one in value["entries"]]

@@ -22,6 +22,7 @@ from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.errors import PrivilegeMissing
 from shmstore.producer.positions.scan import file_begins
 from shmstore.producer.settings import FILTERS, Settings
+from shmstore.stored_json import read_json
 from shmstore.units import moment
 
 NAME: Final = "origin"
@@ -56,7 +57,7 @@ class OriginFile:
     def load(self) -> Origin | None:
         """Return it; None where there is none, or one of another version. Raises `StoreError` where it cannot be read."""
         try:
-            value: Mapping[str, Any] = json.loads(self.path.read_bytes())
+            value: Mapping[str, Any] = read_json(self.path)
             if value["version"] != VERSION:
                 return None
             identity, server, file, options = [str(value[name]) for name in ("identity", "server", "file", "options")]

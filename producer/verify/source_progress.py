@@ -11,6 +11,7 @@ from shmstore import StoreView, TableSchema
 from shmstore.atomic_file import replace
 from shmstore.encoding.codec import encode_schema
 from shmstore.producer.verify.digests import Digests, parts_for
+from shmstore.stored_json import read_json
 
 
 class SourceProgress:
@@ -38,7 +39,7 @@ class SourceProgress:
         found: dict[str, Any] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            found = json.loads((folder / "progress.json").read_text())
+            found = read_json(folder / "progress.json")
         except (OSError, ValueError):
             pass
         return cls(folder, schema, view, found, rows)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
 from shmstore.clock import calendar_ms
-from shmstore.errors import LayoutMismatch, StoreNotFound
+from shmstore.errors import LayoutMismatch, StoreError, StoreNotFound
 from shmstore.event import Position
 from shmstore.memory.segment import has_users, where_is
 from shmstore.native import pure_python
@@ -205,6 +206,10 @@ def users_of(name: str, path: str | None) -> list[str]:
     except LayoutMismatch:
         where = where_is(name, path)
         return [f"a process of another version of shmstore (`fuser {where}` shows which)"] if has_users(where) else []
+    except StoreError:
+        if os.path.lexists(where_is(name, path)):
+            raise
+        return []  # it is in its home alone, whose identity cannot be read
 
 
 # ---------------------------------------------------------------- figures as text

@@ -17,6 +17,7 @@ from shmstore.event import Position
 from shmstore.home.home import FIX, Home, May
 from shmstore.memory.segment import check_name
 from shmstore.sources import pack_sources, unpack_sources
+from shmstore.stored_json import read_bytes, read_json
 
 NOWHERE: Final = Position("", 0)
 FORMAT: Final = 2
@@ -53,7 +54,7 @@ class CheckpointFile:
     def load(self) -> Checkpoint | None:
         """Return the checkpoint; None where none was ever written. Raises `StoreError` where the file is damaged."""
         try:
-            value = json.loads(self.path.read_text())
+            value = read_json(self.path)
             file, offset, gtids, row = str(value["file"]), int(value["offset"]), str(value["gtids"]), int(value["row"])
             format_ = value.get("format", 1)  # the first ones had no number
             if (
@@ -101,7 +102,7 @@ class CheckpointFile:
     def load_bytes(self) -> bytes | None:
         """Return the content of the file; None where there is none. Raises `StoreError`."""
         try:
-            return self.path.read_bytes()
+            return read_bytes(self.path)
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -16,6 +16,7 @@ from shmstore.clock import calendar_ms
 from shmstore.errors import StoreError
 from shmstore.home.home import Home, May
 from shmstore.home.snapshots import new_id
+from shmstore.stored_json import read_json
 
 FORMAT: Final = 1
 REQUEST: Final = ".request"
@@ -58,7 +59,7 @@ class ControlFiles:
 
     def asked(self) -> list[Wish]:
         """Return the wishes that wait, the oldest first. One that cannot be read has a `problem`."""
-        found = [self._read(path) for path in self._home.path.glob(f"control-*{REQUEST}")]
+        found = [self._read(path) for path in self._home.path.glob(f"control-*{REQUEST}") if path.is_file()]
         return sorted((wish for wish in found if wish is not None), key=lambda wish: wish.asked_ms)
 
     def take_back(self, id: str) -> None:
@@ -111,7 +112,7 @@ def check_request(home: Home, path: Path) -> None:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    value = json.loads(path.read_text())
+    value = read_json(path)
     if not isinstance(value, dict) or value.get("shmstore_control") != FORMAT:
         raise ValueError(f"it is not of format {FORMAT}")
     return value

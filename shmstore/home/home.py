@@ -16,7 +16,6 @@ along.
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import time
@@ -32,6 +31,7 @@ from shmstore.atomic_file import give_to_owner, sync
 from shmstore.errors import StoreClosed, StoreError, refused
 from shmstore.memory.locks import take_bytes
 from shmstore.memory.segment import check_name
+from shmstore.stored_json import read_json
 
 NOT_SOURCES: Final = ("log", "origin", "verify")
 FIX: Final = "name another folder with state, or SHMSTORE_STATE"
@@ -264,7 +264,7 @@ class Home:
     def epoch_there(self) -> int | None:
         """Return the epoch of the store with a log that lives here; None for none. Raises `StoreError` where that cannot be read."""
         try:
-            return int(json.loads(self.identity.read_bytes())["epoch"])
+            return int(read_json(self.identity)["epoch"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:

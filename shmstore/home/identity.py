@@ -14,6 +14,7 @@ from shmstore.event import Position
 from shmstore.home.home import Home
 from shmstore.memory.create_options import CreateOptions
 from shmstore.memory.layout import BatchMode, StoreFlag
+from shmstore.stored_json import read_json
 
 FORMAT: Final = 2  # version of the home: of its files, and of the log's
 WHAT: Final = "identity"
@@ -52,7 +53,7 @@ def read(home: Home) -> Identity:
     """Return which store lives in a home. Raises `StoreNotFound`, `LayoutMismatch` for a home of another format, `StoreError`."""
     path = home.identity
     try:
-        value: dict[str, Any] = json.loads(path.read_text())
+        value: dict[str, Any] = read_json(path)
         if int(value["format"]) != FORMAT:
             newer = int(value["format"]) > FORMAT
             raise LayoutMismatch(

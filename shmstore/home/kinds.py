@@ -5,7 +5,6 @@ Whatever a home is to hold besides is a row here, or it outlives its store.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from shmstore.atomic_file import sync
 from shmstore.errors import StoreError, refused
 from shmstore.home import acks, audit, control, definitions, identity, pauses, reader_state, snapshots
 from shmstore.home.home import FIX, LOCK, Home
+from shmstore.stored_json import parse_json, read_bytes, read_json
 
 LOG_REMOVED: Final = "log.removed-"
 TEMPORARY: Final = "_*.tmp"
@@ -36,11 +36,13 @@ class FileKind(NamedTuple):
 
 
 def _read_history(home: Home, path: Path) -> None:
-    for line in path.read_bytes().splitlines()[:1]:
-        json.loads(line)["shmstore_schema_history"]
+    for line in read_bytes(path).splitlines()[:1]:
+        parse_json(line)["shmstore_schema_history"]
 
 
 def _read_request(home: Home, path: Path) -> None:
+    if not path.is_file():
+        raise StoreError(f"{path} is not a regular file: remove it")
     found = dict(snapshots.ProgressFile(home).asked())
     if path in found and found[path].problem:
         raise StoreError(found[path].problem)
@@ -61,7 +63,7 @@ KINDS: Final = (
     FileKind("filter of a client", f"*{reader_state.FILTER}", lambda _, at: reader_state.filter_in(at), of_reader=True),
     # A client that was forgotten may come again, with batches of before in its hands: their ids must not be given again.
     FileKind("batches of a client", f"*{reader_state.BATCHES}"),
-    FileKind("name of the server", "origin", lambda _, at: json.loads(at.read_bytes())["version"], of_source=True),
+    FileKind("name of the server", "origin", lambda _, at: read_json(at)["version"], of_source=True),
     FileKind(
         "definitions of tables",
         definitions.NAME,
@@ -72,8 +74,8 @@ KINDS: Final = (
     FileKind("schema history put aside", "schemas-*.old", of_source=True),
     FileKind("snapshot progress", snapshots.NAME, lambda home, _: snapshots.ProgressFile(home).load()),
     FileKind("snapshot request", f"snapshot-*{snapshots.REQUEST}", _read_request),
-    FileKind("filters in force", "filters.in-force", lambda _, at: json.loads(at.read_bytes())["version"], of_source=True),
-    FileKind("open problems", "problems.open", lambda _, at: json.loads(at.read_bytes())["version"], of_source=True),
+    FileKind("filters in force", "filters.in-force", lambda _, at: read_json(at)["version"], of_source=True),
+    FileKind("open problems", "problems.open", lambda _, at: read_json(at)["version"], of_source=True),
     FileKind("request to the producer", f"control-*{control.REQUEST}", control.check_request),
     FileKind("answers of the producer", control.NAME, lambda _, at: control.read_answers(at)),
     FileKind("pause of the producer", pauses.PRODUCER, lambda _, at: pauses.read(at)),

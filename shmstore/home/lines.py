@@ -12,6 +12,7 @@ from typing import Any
 
 from shmstore.atomic_file import refused
 from shmstore.home.home import FIX, Home, May
+from shmstore.stored_json import parse_json, read_bytes
 
 
 class LinesFile:
@@ -63,15 +64,15 @@ class LinesFile:
     def read(self) -> list[Any] | None:
         """Return the values, in their order; None where there are none. Raises OSError, and ValueError where the file is not of this kind."""
         try:
-            data = self.path.read_bytes()
+            data = read_bytes(self.path)
         except FileNotFoundError:
             return None
         head, *lines = data.split(b"\n")[:-1] or [b""]  # what is behind the last line end never counted
         if not head:
             return None
-        if json.loads(head) != self._head:
+        if parse_json(head) != self._head:
             raise ValueError(f"its first line is {head[:80]!r}")
-        return list(map(json.loads, lines))
+        return list(map(parse_json, lines))
 
     def remove(self) -> None:
         """Remove the file, if it is there. Raises `StoreError`."""

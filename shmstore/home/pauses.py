@@ -16,6 +16,7 @@ from shmstore.clock import calendar_ms
 from shmstore.errors import refused
 from shmstore.home.home import FIX, Home
 from shmstore.memory.segment import check_name
+from shmstore.stored_json import read_json
 
 PRODUCER: Final = "pause.producer"
 SUBSCRIPTION: Final = ".paused"
@@ -64,7 +65,7 @@ def kept(home: Home, subscription: str | None = None) -> Pause | None:
 
 def read(path: Path) -> Pause:
     """Return the pause in a file. Raises OSError, and what a damaged one raises: ValueError, KeyError, TypeError."""
-    value = json.loads(path.read_bytes())
+    value = read_json(path)
     if value["shmstore_pause"] != FORMAT:
         raise ValueError(f"it is not of format {FORMAT}")
     return Pause(int(value["since_ms"]), str(value["by"]))

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from shmstore.errors import StoreError, refused
 from shmstore.home.home import FIX, Home, May
 from shmstore.memory.segment import check_name
+from shmstore.stored_json import read_json
 
 ASIDE: Final = ".copies-aside"
 PLANNED: Final = ".planned"
@@ -47,7 +48,7 @@ def copies_aside(home: Home) -> dict[str, list[str]]:
 
 def tables_in(path: Path) -> list[str]:
     """Return the tables in one such file. Raises OSError, and what a damaged one raises: ValueError, KeyError, TypeError."""
-    value = json.loads(path.read_text())
+    value = read_json(path)
     if isinstance(value, dict):  # the first ones were a list alone
         if value["shmstore_copies_aside"] != FORMAT:
             raise ValueError(f"it is not of format {FORMAT}")
@@ -74,7 +75,7 @@ def planned_end(home: Home, subscription: str, epoch: int) -> int:
 
 def planned_in(path: Path) -> tuple[int, int]:
     """Return the epoch and the event in one such file. Raises OSError, and what a damaged one raises: ValueError, KeyError, TypeError."""
-    value = json.loads(path.read_text())
+    value = read_json(path)
     return int(value["epoch"]), int(value["sequence"])
 
 
@@ -111,7 +112,7 @@ def kept_batch(home: Home, subscription: str) -> CopiesBatch | None:
 
 def batch_in(path: Path) -> CopiesBatch:
     """Return the batch in one such file. Raises OSError, and what a damaged one raises: ValueError, KeyError, TypeError."""
-    value = json.loads(path.read_text())
+    value = read_json(path)
     if value["shmstore_copies_batch"] != FORMAT:
         raise ValueError(f"it is not of format {FORMAT}")
     number, epoch, first, last = [int(value[name]) for name in ("number", "epoch", "first", "last")]

@@ -24,6 +24,7 @@ from shmstore.errors import StoreError
 from shmstore.home.acks import NOWHERE, acks_of
 from shmstore.home.home import Home, May
 from shmstore.patterns.table_patterns import Patterns
+from shmstore.stored_json import read_json
 
 __all__ = [
     "REPLACING",
@@ -231,6 +232,8 @@ class ProgressFile:
         """Return the requests that wait, oldest first. One that cannot be read says so itself, as its `problem`: the others are sound."""
         found = []
         for path in sorted(self.home.path.glob(f"snapshot-*{REQUEST}")):
+            if not path.is_file():
+                continue  # it could neither be read nor be removed
             try:
                 request = _request(_read(path))
                 Patterns.parse(request.tables)
@@ -300,7 +303,7 @@ def new_id() -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    value = json.loads(path.read_text())
+    value = read_json(path)
     if not isinstance(value, dict) or value.get("shmstore_snapshot") != FORMAT:
         raise ValueError(f"it is not of format {FORMAT}")
     return value

@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from shmstore.consumer.queues import kinds
 from shmstore.consumer.queues.kafka import Kafka
 from shmstore.consumer.queues.nats_stream import NatsStream
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, Queue, QueueRefused
 from shmstore.consumer.queues.rabbitmq import RabbitMQ
 from shmstore.consumer.queues.redis_streams import RedisStreams
+from tests.certificates import self_signed
 from tests.consumer.queues import memory
 from tests.consumer.queues.reading import added, committed, delivered, published
 from tests.consumer.queues.senders import Read
@@ -199,3 +202,14 @@ def test_it_is_opened_again(tried: Tried, topic: str) -> None:
         if number % 2:
             queue.close()
     assert [value for each in tried.read(topic).values() for _, value in each] == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("kind", ["nats", "rabbitmq", "redis"])
+def test_a_key_with_a_passphrase(kind: str, tmp_path: Path) -> None:
+    """It is refused before anything is sent: no passphrase is asked for on the terminal."""
+    certificate, key = self_signed(tmp_path, passphrase="secret")
+    given = kinds.QueueConnection(
+        "127.0.0.1:1", "s/x", exactly_once=kind != "rabbitmq", tls_cert=str(certificate), tls_key=str(key)
+    )
+    with pytest.raises(ValueError, match=r"key .* is encrypted"):
+        kinds.make(kind, given)

@@ -6,6 +6,8 @@ import asyncio
 import json
 import random
 import signal
+import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -59,7 +61,7 @@ def test_two_hundred_kills(log_store: EventStore, seed: int, part: int) -> None:
 
 
 def some(topic: str, numbers: range, epoch: int = 1) -> list[Message]:
-    return [Message(topic, b"k%d" % (number % 3), b"%d" % number, sequence=number) for number in numbers]
+    return [Message(topic, f"schlüssel 鍵 {number % 3}".encode(), b"%d" % number, sequence=number) for number in numbers]
 
 
 class _Cut(Exception):
@@ -248,6 +250,28 @@ def test_logins_and_rights(log_store: EventStore, tmp_path: Path) -> None:
         with pytest.raises((QueueUnreachable, QueueRefused), match="certificate"):
             queue.open()
         queue.close()
+
+
+def test_a_server_without_tls_gets_no_password() -> None:
+    """Where TLS is asked for and the server, or another process on the way, says that it speaks none, nothing is sent to it."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        came = bytearray()
+
+        def answer() -> None:
+            with listening.accept()[0] as link:
+                link.sendall(b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576,"headers":true}\r\n')
+                while piece := link.recv(4096):
+                    came.extend(piece)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        queue = kinds.make("nats", kinds.QueueConnection(address, "s/x", user="boss", password="let-me-in", tls=True))
+        with pytest.raises(QueueRefused, match="speaks no TLS"):
+            queue.open()
+        queue.close()
+        thread.join(30)
+        assert not came
 
 
 def test_a_mark_that_is_none(nats_there: NatsServer, store_name: str) -> None:

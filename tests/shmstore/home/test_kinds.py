@@ -29,6 +29,7 @@ from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.in_force import FiltersFile, InForce, filters_of
 from shmstore.producer.start.origin import Origin, OriginFile
+from shmstore.units import moment
 
 
 @pytest.fixture(name="name")
@@ -234,4 +235,64 @@ def test_verify_reads_each_kind(name: str, kind: kinds.FileKind, capsys: pytest.
         capsys.readouterr()
         assert main(["log", "verify", name]) == 1
         assert re.search(rf"{kind.what}.*{path.name}", capsys.readouterr().out)
+    EventStore.unlink(name, log=True)
+
+
+#: What damages a file, or another user of the store may put there.
+DAMAGED = {
+    "deep": b"[" * 200_000 + b"\n",
+    "infinite": b'{"version":1e999,"format":1e999,"shmstore_pause":1,"since_ms":Infinity,"shmstore_control":1,"asked_ms":1e999}\n',
+    "large": b'{"shmstore_pause":1,"since_ms":' + b"9" * 30 + b"}\n",
+    "many digits": b"9" * 5000 + b"\n",
+    "fifo": None,
+    "folder": None,
+}
+
+
+def damage(path: Path, how: str) -> None:
+    path.unlink(missing_ok=True)
+    if how == "fifo":
+        os.mkfifo(path)
+    elif how == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(DAMAGED[how] or b"")
+
+
+@pytest.mark.parametrize("how", DAMAGED)
+def test_a_file_of_any_content_is_a_problem_and_no_end(name: str, how: str) -> None:
+    """Whatever is in the place of a file, it is named among the home's problems, and its reader neither waits nor ends by an unknown error."""
+    with EventStore.create(name, log_size=16 << 20) as store:
+        home = store.home
+        fill(home)
+        named = [(kind, path) for kind, path in files_of(home) if kind.check is not None and not kind.folder]
+        assert len(named) > 10
+        for _, path in named:
+            damage(path, how)
+        found = "\n".join(problems(home))
+        if how != "folder":  # which is of no kind
+            assert [path.name for kind, path in named if f"{kind.what}" not in found] == []
+        pause = pauses.kept(home)
+        assert pause is not None
+        assert moment(pause.since_ms)
+        assert ProgressFile(home).asked() == [] or how not in ("fifo", "folder")
+        assert ControlFiles(home).asked() == [] or how not in ("fifo", "folder")
+    EventStore.unlink(name, log=True)
+
+
+@pytest.mark.parametrize("how", DAMAGED)
+def test_a_damaged_identity_concerns_its_store_alone(
+    name: str, state: Path, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`ls` lists all stores and what is wrong with this one, and what it advises works: `rm --log` removes it."""
+    other = state / "other" / "log"
+    other.mkdir(parents=True)
+    damage(other / "store.json", how)
+    EventStore.create(name, log_size=16 << 20).close()
+    assert main(["ls"]) == 0
+    said = capsys.readouterr().out
+    assert f"{name} " in said
+    assert "store.json cannot be read" in said
+    assert main(["rm", "other", "--log"]) == 0
+    assert not other.parent.exists()
     EventStore.unlink(name, log=True)
