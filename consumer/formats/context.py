@@ -48,7 +48,7 @@ def image(table: TableSchema, values: tuple[Any, ...] | None, converters: tuple[
     if values is None:
         return None
     return {
-        column.name: value if value is None or convert is None else convert(value)
+        column.name: value if convert is None or value is None else convert(value)
         for column, value, convert in zip(table.columns, values, converters, strict=True)
         if value is not ABSENT
     }

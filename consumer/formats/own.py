@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from shmstore.consumer.formats.context import STATEMENTS, Context, Convert, image
+from shmstore.consumer.formats.context import STATEMENTS, Context, Convert
 from shmstore.consumer.formats.ddl_target import ddl_target
 from shmstore.consumer.formats.values import NUMBERS, text_or_base64, utc_text, value_text
-from shmstore.event import Column, EntryType, Event, EventType, TableSchema
+from shmstore.event import ABSENT, Column, EntryType, Event, EventType, TableSchema
 from shmstore.sources import sources_text
 
 _OPS: Final = {EventType.INSERT: "insert", EventType.UPDATE: "update", EventType.DELETE: "delete", EventType.READ: "read"}
@@ -31,8 +31,19 @@ def _value(column: Column) -> Convert | None:
 
 
 @lru_cache(maxsize=1024)
-def _values(table: TableSchema) -> tuple[Convert | None, ...]:
-    return tuple(_value(column) for column in table.columns)
+def _values(table: TableSchema) -> tuple[tuple[str, Convert | None], ...]:
+    return tuple((column.name, _value(column)) for column in table.columns)
+
+
+def _image(columns: tuple[tuple[str, Convert | None], ...], values: tuple[Any, ...] | None) -> dict[str, Any] | None:
+    """{column name: value} without the absent columns. What is text already stays as it is."""
+    if values is None:
+        return None
+    return {
+        name: value if convert is None or value is None or type(value) is str else convert(value)
+        for (name, convert), value in zip(columns, values, strict=True)
+        if value is not ABSENT
+    }
 
 
 def documents(event: Event, context: Context) -> Iterator[dict[str, Any]]:
@@ -47,15 +58,18 @@ def documents(event: Event, context: Context) -> Iterator[dict[str, Any]]:
         tail["seq"] = context.sequence
     if event.table is not None:
         table = event.table
-        values = _values(table)
+        columns = _values(table)
         head = {"op": _OPS.get(event.type, event.type.name.lower()), "ts_ms": event.time_ms}
         head |= {"database": table.database, "table": table.table}
-        for number, (before, after) in enumerate(event.rows):
-            images = {"before": image(table, before, values), "after": image(table, after, values)}
-            newest = images["before"] if images["after"] is None else images["after"]
-            names = [table.columns[i].name for i in table.primary_key]
-            pk = {column: (newest or {}).get(column, (images["before"] or {}).get(column)) for column in names}
-            yield head | images | {"pk": pk} | tail | {"row": number}
+        names = [table.columns[i].name for i in table.primary_key]
+        for number, (was, now) in enumerate(event.rows):
+            before, after = _image(columns, was), _image(columns, now)
+            newest = (before if after is None else after) or {}
+            if before is None or after is None:
+                pk = {name: newest.get(name) for name in names}
+            else:  # of an update, the part of the key that the new image lacks did not change
+                pk = {name: newest[name] if name in newest else before.get(name) for name in names}
+            yield {**head, "before": before, "after": after, "pk": pk, **tail, "row": number}
     elif event.entry in STATEMENTS:
         database, table_name = ddl_target(event.sql, event.database, event.props)
         head = {

@@ -104,6 +104,7 @@ class Kafka:
             "queue.buffering.max.kbytes": 262_144,
             "enable.idempotence": True,
             "delivery.report.only.error": True,
+            "on_delivery": self._undelivered,
             "metadata.max.age.ms": 60_000,
             **given,
         }
@@ -113,7 +114,8 @@ class Kafka:
         self._admin: AdminClient | None = None
         self._counts: dict[str, int] = {}  # partitions of topics
         self._error: KafkaError | None = None  # what the client last said of itself
-        self._failed: list[tuple[Any, Message]] = []  # what was not delivered
+        self._failed: list[tuple[Any, Message]] = []  # what was not delivered, without row and sequence
+        self._sent: Sequence[Message] = ()  # the batch in hand
         try:
             Producer(self._settings)
         except (KafkaException, ValueError, TypeError) as error:
@@ -282,8 +284,8 @@ class Kafka:
         try:
             if self.exactly_once:
                 producer.begin_transaction()
-            for message in messages:
-                self._produce(producer, message)
+            self._sent = messages
+            self._produce_all(producer, messages)
             if self.exactly_once:
                 self._produce(producer, Message(self._progress, self._reader.encode(), mark.to_json(), 0))
                 self._commit(producer)
@@ -297,7 +299,20 @@ class Kafka:
             self.close()
             raise
 
+    def _produce_all(self, producer: Producer, messages: Sequence[Message]) -> None:
+        produce = producer.produce
+        for message in messages:
+            topic, key, value, partition, _, _, headers = message
+            try:
+                if headers:
+                    produce(topic, value, key, -1 if partition is None else partition, headers=headers)  # type: ignore[arg-type]
+                else:
+                    produce(topic, value, key, -1 if partition is None else partition)
+            except (BufferError, KafkaException):
+                self._produce(producer, message)
+
     def _produce(self, producer: Producer, message: Message) -> None:
+        """Hand over a message, also while the client has no room."""
         partition = -1 if message.partition is None else message.partition
         until = time.monotonic() + TRANSACTION_SECONDS
         while True:
@@ -307,7 +322,6 @@ class Kafka:
                     message.value,
                     message.key,
                     partition,
-                    on_delivery=lambda error, _: self._failed.append((error, message)),
                     headers=message.headers or None,  # type: ignore[arg-type]
                 )
                 return
@@ -342,6 +356,10 @@ class Kafka:
         if len(producer):
             raise QueueUnreachable(f"Kafka did not take {len(producer)} messages in {TRANSACTION_SECONDS} s")
 
+    def _undelivered(self, error: KafkaError, message: Any) -> None:
+        found = Message(message.topic(), message.key(), message.value(), headers=message.headers() or ())
+        self._failed.append((error, found))
+
     def _raise_failed(self, cause: Exception | None) -> None:
         """Raise for what was not delivered, the most telling first."""
         too_large = [message for error, message in self._failed if error.code() in _TOO_LARGE]
@@ -352,7 +370,8 @@ class Kafka:
                 # A topic's limit is on what one request has for a partition: each of these may be small enough.
                 self._settings["batch.size"] = max(_size(largest), whole // 4)
                 raise QueueUnreachable("Kafka takes only smaller batches of messages") from cause
-            raise self._too_large(largest, "the broker refuses it") from cause
+            sent = next((each for each in self._sent if each[:3] == largest[:3]), largest)
+            raise self._too_large(sent, "the broker refuses it") from cause
         for error, message in self._failed:
             if error.code() in _REFUSED:
                 raise self._raised(error, f"does not take messages for topic {message.topic}") from cause

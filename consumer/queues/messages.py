@@ -117,7 +117,7 @@ class Messages:
     def _of_rows(self, event: Event, table: TableSchema, wanted: bool) -> Iterator[Message]:
         """A message for each row, and what follows it."""
         topic, headers = self._named(self._topic, table.database, table.table), self._headers(event)
-        form, sequence = self._options.format, event.sequence
+        form, sequence, by_key = self._options.format, event.sequence, self._options.order == "key"
         # Debezium's documents split an update of the key themselves.
         names = [table.columns[i].name for i in table.primary_key] if self._keyed else []
         parts = _split(event, one_row=form == "canal") if self._keyed and wanted and form != "debezium" else iter(((0, event),))
@@ -128,7 +128,7 @@ class Messages:
                     continue
                 row, deleted, values = self._looked_at(document, number, part)
                 key = self._key(table, names, values) if names else None
-                partition = self._partition(topic, table, key)
+                partition = None if by_key and key is not None else self._partition(topic, table, key)
                 yield Message(topic, key, dump(document), partition, sequence, row, headers)
                 if deleted and self._tombstones and key is not None:
                     yield Message(topic, key, None, partition, sequence, row, headers)
@@ -149,7 +149,7 @@ class Messages:
 
     def _key(self, table: TableSchema, names: Sequence[str], values: Mapping[str, Any]) -> bytes | None:
         """The key as the format has it; None where the image lacks a part of it."""
-        key: dict[str, Any] = {name: values.get(name) for name in names}
+        key: Mapping[str, Any] = values if self._options.format == "json" else {name: values.get(name) for name in names}
         if None in key.values():
             return None
         if self._options.format == "maxwell":
@@ -285,7 +285,8 @@ def _split(event: Event, one_row: bool = False) -> Iterator[tuple[int, Event]]:
     """Yield (number of its first row, part) in order: an update that changes the key as a delete and an insert, with `one_row` every row."""
     table = event.table
     assert table is not None
-    changed = [key_changes(row, table.primary_key) for row in event.rows]
+    updates = event.type is EventType.UPDATE
+    changed = [updates and key_changes(row, table.primary_key) for row in event.rows]
     if not one_row and not any(changed):
         yield 0, event
         return
