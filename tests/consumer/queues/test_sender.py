@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from shmstore import Consumer, EventStore, PositionNotFound
 from shmstore.consumer.queues import sender as module
 from shmstore.consumer.queues.messages import MessageOptions
-from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused
+from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
 from shmstore.consumer.queues.sender import Sender
 from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
 from tests.consumer.queues.memory import Broker, MemoryQueue
@@ -238,6 +239,53 @@ def test_a_mark_without_a_place(log_store: EventStore) -> None:
     log_store.put(transaction(0, inserts(1)))
     with pytest.raises(PositionNotFound, match="another subscription"):
         sent(log_store, Broker(mark=Mark(log_store.epoch + 1, 500)))
+
+
+def test_one_that_is_down_holds_up_no_other(log_store: EventStore) -> None:
+    """Of two senders one has no queue: the other sends all that comes, however much; then the first one's queue answers, and it has all, too."""
+
+    class Down(MemoryQueue):
+        def open(self) -> Mark | None:
+            if not up.is_set():
+                tried.set()
+                raise QueueUnreachable("nothing listens")
+            return super().open()
+
+    up, tried, brokers = threading.Event(), threading.Event(), [Broker(), Broker()]
+    queues = [Down(brokers[0]), MemoryQueue(brokers[1])]
+    with ExitStack() as open_:
+        readers = [open_.enter_context(Consumer(log_store.name, f"to{i}", limit_events=50)) for i in range(2)]
+        senders = [
+            Sender(reader, queue, MessageOptions(log_store.name, order="transaction"))
+            for reader, queue in zip(readers, queues, strict=True)
+        ]
+        threads = [threading.Thread(target=sender.run) for sender in senders]
+        for thread in threads:
+            thread.start()
+        try:
+            assert tried.wait(60)
+            for number in range(400):  # more than the ring holds
+                log_store.put(transaction(number, inserts(number)), timeout=60)
+            _until(lambda: senders[1].counters.sequence == log_store.newest)
+            assert senders[0].counters.trouble == "nothing listens"
+            assert not senders[1].counters.trouble
+            up.set()
+            _until(lambda: senders[0].counters.sequence == log_store.newest)
+        finally:
+            for sender in senders:
+                sender.stop()
+            for thread in threads:
+                thread.join(60)
+    for broker in brokers:
+        found = broker.of(f"{log_store.name}.shop.orders")
+        assert [json.loads(message.value or b"")["pk"]["id"] for message in found] == list(range(400))
+
+
+def _until(there: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not there():
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_a_stop_between_batches(log_store: EventStore) -> None:
