@@ -74,12 +74,16 @@ OF_ONE_TABLE: Final = (ArithmeticError, LookupError, NotImplementedError, TypeEr
 
 
 class Merge(NamedTuple):
-    """Last change of each key: whole rows to write, and keys to delete. `keys` are the names of the key columns of `schema`."""
+    """Last change of each key: whole rows to write, and keys to delete. `keys` are the names of the key columns of `schema`.
+
+    `updates` are new values of some columns, with the keys of rows that exist; no key is in two of the three.
+    """
 
     keys: tuple[str, ...]
     upserts: pa.Table
     deletes: pa.Table
     schema: TableSchema
+    updates: pa.Table | None = None
 
 
 class Versions(NamedTuple):

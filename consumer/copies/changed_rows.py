@@ -38,8 +38,10 @@ Stored = Events | StoredEvents
 
 
 def copied_type(column: Column) -> pa.DataType:
-    """Return the type that a copy has of `column`. TIME is text there, as MySQL prints it: table formats have no such interval."""
-    return pa.string() if column.type == "time" else arrow_type(column)
+    """Return the type that a copy has of `column`. TIME is text there, as MySQL prints it: table formats have no such interval. A frame that is no
+    table of a server has "bool", too."""
+    own = {"time": pa.string(), "bool": pa.bool_()}
+    return own.get(column.type) or arrow_type(column)
 
 
 def target_fields(table: TableSchema) -> list[pa.Field]:

@@ -52,7 +52,10 @@ def spelled(step: Rows, names: Sequence[str]) -> Rows:
     columns = tuple([column._replace(name=called.get(column.name, column.name)) for column in step.schema.columns])
     schema = step.schema._replace(columns=columns)
     if isinstance(step, Merge):
-        return step._replace(keys=keys, upserts=renamed(step.upserts), deletes=renamed(step.deletes), schema=schema)
+        updates = None if step.updates is None else renamed(step.updates)
+        return step._replace(
+            keys=keys, upserts=renamed(step.upserts), deletes=renamed(step.deletes), schema=schema, updates=updates
+        )
     return step._replace(keys=keys, ends=renamed(step.ends), versions=renamed(step.versions), schema=schema)
 
 

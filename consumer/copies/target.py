@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import pyarrow as pa
+
 from shmstore.consumer.copies.change_reduction import Columns, Step
 from shmstore.event import TableSchema
 
@@ -78,6 +80,10 @@ class Target(Protocol):
     def next_path(self, path: str, number: int) -> str:
         """Return the path of the copy that is to replace the one at `path`: `paths` does not give it, and readers do not see it."""
 
+    def aside_path(self, path: str) -> str:
+        """Return the path of what is kept aside of the copy at `path`, such as which rows were deleted: `paths` does not give it, and readers do
+        not see it."""
+
     def paths(self, template: str) -> Iterable[str]:
         """Return the paths of copies that `template` fits, in which ``{database}`` and ``{table}`` are open, or one of them; others may be among
         them. Raises ValueError where they cannot be listed."""
@@ -96,6 +102,21 @@ class RowFile(NamedTuple):
     rows: int
     size: int
     stats: str
+
+
+@runtime_checkable
+class SearchableTable(TargetTable, Protocol):
+    """A copy that can be asked for some of its rows, and that does `Merge.updates`: what changes that come in another order need."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of its columns; none where it does not exist."""
+
+    def rows_of(self, keys: pa.Table | None, columns: pa.Schema) -> pa.Table:
+        """Return these columns of the rows that have the values in `keys` in the columns of its names, each row once; of all where that is None.
+
+        It exists, and has these columns.
+        """
 
 
 @runtime_checkable

@@ -7,6 +7,7 @@ from shmstore.consumer.spark import spark_version
 _missing: ImportError | None = None
 try:
     spark_version.check()
+    from shmstore.consumer.spark.replicate.apply_changes import apply_changes
     from shmstore.consumer.spark.replicate.local_checkpoints import checkpoint_location
     from shmstore.consumer.spark.replicate.replicate import Replication, replicate, session_settings
     from shmstore.consumer.spark.source.foreach import each_batch
@@ -38,6 +39,7 @@ __all__ = [
     "LagListener",
     "Replication",
     "ShmStoreSource",
+    "apply_changes",
     "changes",
     "checkpoint_location",
     "each_batch",

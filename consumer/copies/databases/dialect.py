@@ -161,5 +161,13 @@ class SqlDialect(Protocol):
     def merge(self, database: Statements, place: TablePlace, keys: Sequence[str], deletes: pa.Table, upserts: pa.Table) -> None:
         """Delete the rows with the keys `deletes`, and put `upserts` in the place of the rows with their keys. Raises `CopyRefuses`."""
 
+    def update(self, database: Statements, place: TablePlace, keys: Sequence[str], rows: pa.Table) -> None:
+        """Give the other columns of `rows` their values in the rows that have its keys."""
+
+    def rows_of(
+        self, database: Statements, place: TablePlace, keys: pa.Table | None, columns: Sequence[str]
+    ) -> Sequence[Sequence[Any]]:
+        """Return these columns of the rows that have the values of `keys` in its columns, of all where that is None, as the driver gives them."""
+
     def end_versions(self, database: Statements, place: TablePlace, keys: Sequence[str], ends: pa.Table) -> None:
         """End the current version of each key in `ends`, which has when, and the ``_seq`` that it is older than."""

@@ -190,6 +190,8 @@ class MySql(StandardSql):
     def type_of(self, column: Column, *, key: bool, columns: int) -> str:
         """`SqlDialect.type_of`."""
         kind = column.type
+        if kind == "bool":
+            return self.flag_type
         if kind in _INTEGERS:
             return kind.upper() + (" UNSIGNED" if column.unsigned else "")
         if kind == "bit":
@@ -288,6 +290,25 @@ class MySql(StandardSql):
         database.execute(f"DELETE {table} FROM {table} JOIN {stage} s ON {self._same(keys, table)}")
         database.execute(f"DROP TEMPORARY TABLE {stage}")
         self._insert(database, table, upserts)
+
+    def update(self, database: Statements, place: TablePlace, keys: Sequence[str], rows: pa.Table) -> None:
+        """`SqlDialect.update`."""
+        stage = self._stage(database, place, rows)
+        new = ", ".join(f"t.{self.quote(name)} = s.{self.quote(name)}" for name in rows.column_names if name not in keys)
+        database.execute(f"UPDATE {self.table(place)} t JOIN {stage} s ON {self._same(keys, 't')} SET {new}")
+        database.execute(f"DROP TEMPORARY TABLE {stage}")
+
+    def rows_of(
+        self, database: Statements, place: TablePlace, keys: pa.Table | None, columns: Sequence[str]
+    ) -> Sequence[Sequence[Any]]:
+        """`SqlDialect.rows_of`."""
+        table, names = self.table(place), ", ".join(f"t.{self.quote(name)}" for name in columns)
+        if keys is None:
+            return database.query(f"SELECT {names} FROM {table} t")
+        stage = self._stage(database, place, keys)
+        found = database.query(f"SELECT {names} FROM {table} t JOIN {stage} s ON {self._same(keys.column_names, 't')}")
+        database.execute(f"DROP TEMPORARY TABLE {stage}")
+        return found
 
     def end_versions(self, database: Statements, place: TablePlace, keys: Sequence[str], ends: pa.Table) -> None:
         """`SqlDialect.end_versions`."""

@@ -46,7 +46,7 @@ _INTEGERS = {
     "integer": ("integer", "bigint"),
     "bigint": ("bigint", "numeric(20)"),
 }
-_OTHERS = {"float": "real", "double": "double precision", "date": "date", "json": "json", "uuid": "uuid"}
+_OTHERS = {"bool": "boolean", "float": "real", "double": "double precision", "date": "date", "json": "json", "uuid": "uuid"}
 _ESCAPES = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
 _OF_ALL = ("08", "25", "40", "53", "55", "57", "58", "F0", "XX")  # SQLSTATE's classes: connection, server, a lost transaction
 
@@ -247,6 +247,23 @@ class PostgreSql(StandardSql):
                 raise
             self._delete(database, table, keys)
             database.execute(into)
+
+    def update(self, database: Statements, place: TablePlace, keys: Sequence[str], rows: pa.Table) -> None:
+        """`SqlDialect.update`."""
+        table = self.table(place)
+        new = ", ".join(f"{self.quote(name)} = s.{self.quote(name)}" for name in rows.column_names if name not in keys)
+        with self._staged(database, table, rows):
+            database.execute(f"UPDATE {table} t SET {new} FROM {_STAGE} s WHERE {self._same(keys)}")
+
+    def rows_of(
+        self, database: Statements, place: TablePlace, keys: pa.Table | None, columns: Sequence[str]
+    ) -> Sequence[Sequence[Any]]:
+        """`SqlDialect.rows_of`."""
+        table, names = self.table(place), ", ".join(f"t.{self.quote(name)}" for name in columns)
+        if keys is None:
+            return database.query(f"SELECT {names} FROM {table} t")
+        with self._staged(database, table, keys):
+            return database.query(f"SELECT {names} FROM {table} t JOIN {_STAGE} s ON {self._same(keys.column_names)}")
 
     def end_versions(self, database: Statements, place: TablePlace, keys: Sequence[str], ends: pa.Table) -> None:
         """`SqlDialect.end_versions`."""

@@ -129,6 +129,8 @@ class Sqlite(StandardSql):
 
     def type_of(self, column: Column, *, key: bool, columns: int) -> str:
         """`SqlDialect.type_of`."""
+        if column.type == "bool":
+            return self.flag_type
         if column.type in _INTEGERS:
             return "ANY" if (column.type == "bigint" and column.unsigned) or column.size == 64 else "INTEGER"
         if column.type in ("float", "double"):
@@ -222,6 +224,27 @@ class Sqlite(StandardSql):
             for rows in (deletes, upserts):
                 connection.executemany(f"DELETE FROM {table} WHERE {over}", _rows(rows.select(list(keys))))
             connection.executemany(sql, _rows(upserts))
+
+    def update(self, database: Statements, place: TablePlace, keys: Sequence[str], rows: pa.Table) -> None:
+        """`SqlDialect.update`."""
+        names = [name for name in rows.column_names if name not in keys]
+        new, over = (
+            between.join(f"{self.quote(name)} = ?" for name in some) for between, some in ((", ", names), (" AND ", keys))
+        )
+        sql = f"UPDATE {self.table(place)} SET {new} WHERE {over}"
+        with database.driver(sql) as connection:
+            connection.executemany(sql, _rows(rows.select([*names, *keys])))
+
+    def rows_of(
+        self, database: Statements, place: TablePlace, keys: pa.Table | None, columns: Sequence[str]
+    ) -> Sequence[Sequence[Any]]:
+        """`SqlDialect.rows_of`."""
+        sql = f"SELECT {self.names(columns)} FROM {self.table(place)}"
+        if keys is None:
+            return database.query(sql)
+        sql += f" WHERE {' AND '.join(f'{self.quote(key)} = ?' for key in keys.column_names)}"
+        with database.driver(sql) as connection:
+            return [row for one in _rows(keys) for row in connection.execute(sql, one)]
 
     def end_versions(self, database: Statements, place: TablePlace, keys: Sequence[str], ends: pa.Table) -> None:
         """`SqlDialect.end_versions`."""

@@ -38,6 +38,7 @@ from shmstore.consumer.copies.change_reduction import (
 from shmstore.consumer.copies.changed_rows import target_field
 from shmstore.consumer.copies.databases.database import Database, DatabaseError
 from shmstore.consumer.copies.databases.dialect import Refusal, Reshaping, TablePlace, TableShape
+from shmstore.consumer.copies.databases.text_values import arrow_of
 from shmstore.consumer.copies.ddl import Change
 from shmstore.consumer.copies.targets.names import next_name
 from shmstore.event import Column, TableSchema
@@ -131,6 +132,19 @@ class DatabaseTable:
         self._shape, self._fitted = self._database.dialect.shape(self._database, self._place), None
 
     # ---------------------------------------------------------------- steps
+
+    @property
+    def names(self) -> list[str]:
+        """`SearchableTable.names`."""
+        return [] if self._shape is None else list(self._shape.columns)
+
+    def rows_of(self, keys: pa.Table | None, columns: pa.Schema) -> pa.Table:
+        """`SearchableTable.rows_of`."""
+        found = self._database.dialect.rows_of(self._database, self._place, keys, columns.names)
+        cells = list(zip(*found, strict=True)) if found else [()] * len(columns)
+        return pa.Table.from_arrays(
+            [arrow_of(one, field.type) for one, field in zip(cells, columns, strict=True)], schema=columns
+        )
 
     def create(self, schema: TableSchema, keys: Sequence[str], marks: Mapping[str, int]) -> None:
         """Create the table without rows. Raises `CopyRefuses`, `DatabaseError`."""
@@ -297,6 +311,8 @@ class DatabaseTable:
         step = schema_evolution.spelled(step, list(shape.columns))
         with self._database.all_or_nothing():
             self._database.dialect.merge(self._database, self._place, list(step.keys), step.deletes, step.upserts)
+            if step.updates is not None and len(step.updates):
+                self._database.dialect.update(self._database, self._place, list(step.keys), step.updates)
 
     def _add_versions(self, step: Versions) -> None:
         shape = self._fit(step.schema, step.keys, history=True)

@@ -13,7 +13,7 @@ from shmstore.consumer.copies.database_url import KINDS, file_of, server_url, wi
 from shmstore.consumer.copies.databases.database import Database, Password
 from shmstore.consumer.copies.databases.dialect import SqlDialect, TablePlace
 from shmstore.consumer.copies.databases.table import MARKS, DatabaseTable
-from shmstore.consumer.copies.targets.names import next_name, part_of_name
+from shmstore.consumer.copies.targets.names import aside_name, next_name, part_of_name
 from shmstore.errors import did_you_mean, install
 
 
@@ -40,6 +40,10 @@ class DatabaseTarget:
     def next_path(self, path: str, number: int) -> str:
         """`Target.next_path`."""
         return next_name(path, number)
+
+    def aside_path(self, path: str) -> str:
+        """`Target.aside_path`."""
+        return aside_name(path)
 
     def paths(self, template: str) -> Iterable[str]:
         """The tables that have marks, in every schema."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -69,6 +70,19 @@ def joined(
         row = around(before, row, after)
         offsets = np.frombuffer(row.buffers()[1], np.int32)[row.offset : row.offset + len(row) + 1]
         yield memoryview(row.buffers()[2]), offsets
+
+
+def arrow_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return a column of what a driver gives for it: what a database has no type for is text, and a moment without a zone is of UTC."""
+    if pa.types.is_boolean(kind):
+        return pa.array([None if value is None else bool(value) for value in values], kind)
+    given = [value for value in values if value is not None]
+    if given and not pa.types.is_string(kind) and all(isinstance(value, str | int) for value in given):
+        text = pa.array([None if value is None else str(value) for value in values], pa.string())
+        if not pa.types.is_timestamp(kind):
+            return text.cast(kind)
+        return text.cast(pa.timestamp("us")).cast(kind)  # which takes a moment without a zone for UTC
+    return pa.array([bytes(value) if isinstance(value, memoryview) else value for value in values], kind)
 
 
 _KNOWN = re.compile(

@@ -46,8 +46,8 @@ from shmstore.consumer.copies.change_reduction import (
 from shmstore.consumer.copies.changed_rows import target_fields
 from shmstore.consumer.copies.target import RowFile
 from shmstore.consumer.copies.targets.folders import AT_ONCE, Folders
+from shmstore.consumer.copies.targets.keyed_rows import DELETE, UPDATE, UPSERT, dataset_rows, merge_rows, updated_columns
 from shmstore.event import TableSchema
-from shmstore.sql.names import free
 
 PART_BYTES = 8 << 20  # on disk, of the rows that are rewritten at a time
 
@@ -93,14 +93,22 @@ class DeltaLakeTable:
     @property
     def keeps_history(self) -> bool:
         """Whether it keeps every version of a row."""
-        return self._table is not None and keeps_history(
-            self.mark(HISTORY), [field.name for field in self._table.schema().fields]
-        )
+        return self._table is not None and keeps_history(self.mark(HISTORY), self.names)
 
     @property
     def columns(self) -> Columns:
         """`TargetTable.columns`."""
         return {} if self._table is None else schema_evolution.columns_in(self._sample().schema)
+
+    @property
+    def names(self) -> list[str]:
+        """`SearchableTable.names`."""
+        return [] if self._table is None else [field.name for field in self._table.schema().fields]
+
+    def rows_of(self, keys: pa.Table | None, columns: pa.Schema) -> pa.Table:
+        """`SearchableTable.rows_of`."""
+        assert self._table is not None
+        return dataset_rows(self._table.to_pyarrow_dataset(), keys, columns)
 
     def mark(self, name: str) -> int:
         """The number that was committed last under `name`; -1 where there is none."""
@@ -252,21 +260,18 @@ class DeltaLakeTable:
         return self._table.merge(rows, over, source_alias="s", target_alias="t", commit_properties=properties)
 
     def _merge(self, step: Merge, properties: CommitProperties) -> None:
-        deletes = step.deletes
-        for field in step.upserts.schema:
-            if field.name not in step.keys:
-                deletes = deletes.append_column(field, pa.nulls(len(deletes), field.type))
-        rows = pa.concat_tables([step.upserts, deletes.select(step.upserts.column_names)])
-        deleted = free("_shmstore_deleted", rows.column_names)
-        rows = rows.append_column(deleted, pa.array([False] * len(step.upserts) + [True] * len(deletes), pa.bool_()))
+        rows, becomes = merge_rows(step)
         values = {_quoted(name): f"s.{_quoted(name)}" for name in step.upserts.column_names}
-        (
+        merger = (
             self._merger(rows, _same(step.keys), properties)
-            .when_matched_delete(predicate=f"s.{deleted}")
-            .when_matched_update(values, predicate=f"NOT s.{deleted}")
-            .when_not_matched_insert(values, predicate=f"NOT s.{deleted}")
-            .execute()
+            .when_matched_delete(predicate=f"s.{becomes} = {DELETE}")
+            .when_matched_update(values, predicate=f"s.{becomes} = {UPSERT}")
+            .when_not_matched_insert(values, predicate=f"s.{becomes} = {UPSERT}")
         )
+        if changed := updated_columns(step):
+            some = {_quoted(name): f"s.{_quoted(name)}" for name in changed}
+            merger = merger.when_matched_update(some, predicate=f"s.{becomes} = {UPDATE}")
+        merger.execute()
 
     def _end_versions(self, step: Versions) -> None:
         merger = self._merger(step.ends, f"{_same(step.keys)} AND t.{CURRENT} AND t.{SEQ} < s.{SEQ}", None)

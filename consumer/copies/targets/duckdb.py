@@ -11,10 +11,10 @@ An error would end the whole transaction, so nothing is tried here: what may not
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -43,11 +43,13 @@ from shmstore.consumer.copies.changed_rows import target_field, target_fields
 from shmstore.consumer.copies.database_url import no_folder
 from shmstore.consumer.copies.ddl import Change
 from shmstore.consumer.copies.target import TargetBusy, TargetFailed
-from shmstore.consumer.copies.targets.names import next_name, part_of_name
+from shmstore.consumer.copies.targets.keyed_rows import updated_columns
+from shmstore.consumer.copies.targets.names import aside_name, next_name, part_of_name
 from shmstore.event import TableSchema
 from shmstore.sql.names import folded
 
 MARKS = f"{OURS}marks"
+Fetched = TypeVar("Fetched")
 _RESERVED = frozenset(["information_schema", "pg_catalog", "temp", "system"])
 _TYPES = {
     pa.int8(): "TINYINT",
@@ -104,6 +106,10 @@ class DuckDB:
     def next_path(self, path: str, number: int) -> str:
         """`Target.next_path`."""
         return next_name(path, number)
+
+    def aside_path(self, path: str) -> str:
+        """`Target.aside_path`."""
+        return aside_name(path)
 
     def paths(self, template: str) -> list[str]:
         """`Target.paths`."""
@@ -165,13 +171,20 @@ class DuckDB:
 
     def query(self, sql: str, parameters: Sequence[Any] = (), **rows: pa.Table) -> list[tuple[Any, ...]]:
         """Run a query; return its rows. Raises `TargetFailed`."""
+        return self._run(lambda connection: connection.execute(sql, list(parameters)).fetchall(), sql, rows)
+
+    def arrow(self, sql: str, **rows: pa.Table) -> pa.Table:
+        """Run a query; return its rows as a table. Raises `TargetFailed`."""
+        return self._run(lambda connection: connection.sql(sql).to_arrow_table(), sql, rows)
+
+    def _run(self, fetch: Callable[[duckdb.DuckDBPyConnection], Fetched], sql: str, rows: Mapping[str, pa.Table]) -> Fetched:
         self._open()
         assert self._connection is not None
         try:
             for name, table in rows.items():
                 self._connection.register(name, table)
             try:
-                return self._connection.execute(sql, list(parameters)).fetchall()
+                return fetch(self._connection)
             finally:
                 for name in rows:
                     self._connection.unregister(name)
@@ -242,6 +255,20 @@ class DuckDBTable:
             elif text in kinds:
                 fields.append(pa.field(name, kinds[text]))
         return schema_evolution.columns_in(pa.schema(fields))
+
+    @property
+    def names(self) -> list[str]:
+        """`SearchableTable.names`."""
+        self._look()
+        return list(self._types)
+
+    def rows_of(self, keys: pa.Table | None, columns: pa.Schema) -> pa.Table:
+        """`SearchableTable.rows_of`."""
+        wanted = ", ".join(f"t.{quoted(name)}" for name in columns.names)
+        if keys is None:
+            return self._database.arrow(f"SELECT {wanted} FROM {self._table} t").cast(columns)
+        some = f"SELECT {wanted} FROM {self._table} t SEMI JOIN wanted s ON {_same(keys.column_names)}"
+        return self._database.arrow(some, wanted=keys).cast(columns)
 
     def mark(self, name: str) -> int:
         """The number that was committed last under `name`; -1 where there is none."""
@@ -335,6 +362,11 @@ class DuckDBTable:
         touched = pa.concat_tables([step.upserts.select(keys), step.deletes.select(keys)])
         self._database.execute(f"DELETE FROM {self._table} t USING touched s WHERE {_same(keys)}", touched=touched)
         self._insert(step.upserts)
+        if changed := updated_columns(step):
+            values = ", ".join(f"{quoted(name)} = s.{quoted(name)}" for name in changed)
+            self._database.execute(
+                f"UPDATE {self._table} t SET {values} FROM changed s WHERE {_same(keys)}", changed=step.updates
+            )
 
     def _insert(self, rows: pa.Table) -> None:
         if len(rows):

@@ -40,6 +40,10 @@ class Folders:
         """A folder inside the copy's own, which readers of the copy do not look at."""
         return f"{path}/_next-{number:x}"
 
+    def aside_path(self, path: str) -> str:
+        """A folder inside the copy's own, too."""
+        return f"{path}/_deleted"
+
     def paths(self, template: str) -> list[str]:
         """`Target.paths`."""
         if "://" not in template:

@@ -17,6 +17,12 @@ def part_of_name(name: str) -> str:
     return name
 
 
+def aside_name(path: str) -> str:
+    """Return the name of the table that is kept aside of the copy `path` (`Target.aside_path`): in the same database."""
+    schema, dot, table = path.rpartition(".")
+    return f"{schema}{dot}{OURS}deleted_{table}"
+
+
 def next_name(path: str, number: int) -> str:
     """Return the name of the table whose rows replace those of the copy `path` (`Target.next_path`): in the same database."""
     schema, dot, _ = path.rpartition(".")

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from shmstore.atomic_file import replace
@@ -40,6 +41,7 @@ from shmstore.consumer.copies.change_reduction import (
 )
 from shmstore.consumer.copies.changed_rows import target_fields
 from shmstore.consumer.copies.target import RowFile
+from shmstore.consumer.copies.targets.keyed_rows import dataset_rows, updated
 from shmstore.event import TableSchema
 from shmstore.sql.names import free
 
@@ -94,6 +96,15 @@ class ParquetTable:
     def columns(self) -> Columns:
         """`TargetTable.columns`."""
         return {} if self._schema is None else schema_evolution.columns_in(self._schema)
+
+    @property
+    def names(self) -> list[str]:
+        """`SearchableTable.names`."""
+        return [] if self._schema is None else list(self._schema.names)
+
+    def rows_of(self, keys: pa.Table | None, columns: pa.Schema) -> pa.Table:
+        """`SearchableTable.rows_of`."""
+        return dataset_rows(ds.dataset(self._path / FILE, format="parquet"), keys, columns)
 
     def mark(self, name: str) -> int:
         """The number that was committed last under `name`; -1 where there is none."""
@@ -175,7 +186,12 @@ class ParquetTable:
 
     def _merge(self, flow: TableFlow, step: Merge) -> TableFlow:
         touched = pa.concat_tables([step.upserts.select(list(step.keys)), step.deletes.select(list(step.keys))])
-        return flow.through(lambda part: _without(part, touched, step.keys), iter([step.upserts.select(flow.schema.names)]))
+
+        def change(part: pa.Table) -> pa.Table:
+            part = _without(part, touched, step.keys)
+            return part if step.updates is None else updated(part, step.updates, step.keys)
+
+        return flow.through(change, iter([step.upserts.select(flow.schema.names)]))
 
     def _add_versions(self, flow: TableFlow, step: Versions) -> TableFlow:
         names = flow.schema.names

@@ -13,12 +13,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import broadcast, col
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from shmstore.consumer.copies import schema_evolution
@@ -41,10 +44,11 @@ from shmstore.consumer.copies.change_reduction import (
     keeps_history,
 )
 from shmstore.consumer.copies.changed_rows import target_fields
-from shmstore.consumer.copies.targets.names import next_name, part_of_name
+from shmstore.consumer.copies.targets.keyed_rows import DELETE, UPDATE, UPSERT, merge_rows, updated_columns
+from shmstore.consumer.copies.targets.names import aside_name, next_name, part_of_name
 from shmstore.consumer.spark.spark_version import version
 from shmstore.event import TableSchema
-from shmstore.sql.names import folded, free
+from shmstore.sql.names import folded
 
 MARKS = "shmstore.marks"
 _COPY = "shmstore.copy"  # a table's property: its snapshots have marks
@@ -99,6 +103,10 @@ class IcebergTarget:
     def unnamed(self, part: str) -> str:
         """`Target.unnamed`."""
         return part
+
+    def aside_path(self, path: str) -> str:
+        """`Target.aside_path`."""
+        return aside_name(path)
 
     def next_path(self, path: str, number: int) -> str:
         """`Target.next_path`."""
@@ -219,6 +227,19 @@ class IcebergTable:
         if self._found is None:
             return {}
         return schema_evolution.columns_in(to_arrow_schema(self._session.table(self._table).schema))
+
+    @property
+    def names(self) -> list[str]:
+        """`SearchableTable.names`."""
+        return [] if self._found is None else self._names()
+
+    def rows_of(self, keys: pa.Table | None, columns: pa.Schema) -> pa.Table:
+        """`SearchableTable.rows_of`."""
+        there = self._session.table(self._table)
+        if keys is not None:
+            over = [there[_name(name)].eqNullSafe(col(f"_s.{_name(name)}")) for name in keys.column_names]
+            there = there.join(broadcast(self._frame(keys).alias("_s")), reduce(and_, over), "left_semi")
+        return there.select([there[_name(name)] for name in columns.names]).toArrow().cast(columns)
 
     def mark(self, name: str) -> int:
         """The number that was committed last under `name`; -1 where there is none."""
@@ -345,18 +366,13 @@ class IcebergTable:
         return own
 
     def _merge(self, step: Merge, marks: Mapping[str, int]) -> None:
-        deletes = step.deletes
-        for field in step.upserts.schema:
-            if field.name not in step.keys:
-                deletes = deletes.append_column(field, pa.nulls(len(deletes), field.type))
-        rows = pa.concat_tables([step.upserts, deletes.select(step.upserts.column_names)])
-        deleted = free(OURS + "deleted", rows.column_names)
-        rows = rows.append_column(deleted, pa.array([False] * len(step.upserts) + [True] * len(deletes), pa.bool_()))
-        names = step.upserts.column_names
+        rows, becomes = merge_rows(step)
+        names, changed = step.upserts.column_names, updated_columns(step)
+        some = f"WHEN MATCHED AND s.{becomes} = {UPDATE} THEN UPDATE SET {_assigned(changed)} " if changed else ""
         self._run(
             rows,
-            f"MERGE INTO {self._table} t USING {_ROWS} s ON {_same(step.keys)} WHEN MATCHED AND s.{deleted} THEN DELETE "
-            f"WHEN MATCHED THEN UPDATE SET {_assigned(names)} WHEN NOT MATCHED AND NOT s.{deleted} THEN INSERT {_inserted(names)}",
+            f"MERGE INTO {self._table} t USING {_ROWS} s ON {_same(step.keys)} WHEN MATCHED AND s.{becomes} = {DELETE} THEN DELETE {some}"
+            f"WHEN MATCHED THEN UPDATE SET {_assigned(names)} WHEN NOT MATCHED AND s.{becomes} = {UPSERT} THEN INSERT {_inserted(names)}",
             marks,
         )
 

@@ -8,7 +8,6 @@ that one table which is asked of the producer; the others continue meanwhile.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -24,71 +23,21 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from shmstore.consumer.copies.change_reduction import CannotCopy
 from shmstore.consumer.copies.copy_set import CopySet
-from shmstore.consumer.copies.database_url import KINDS as DATABASES
 from shmstore.consumer.copies.databases.database import Password
-from shmstore.consumer.copies.databases.target import database_target
 from shmstore.consumer.copies.initial_rows import InitialRows, require_one_source
-from shmstore.consumer.copies.reading.address import parse
-from shmstore.consumer.copies.target import Target
-from shmstore.consumer.copies.targets.folders import AT_ONCE, Folders
 from shmstore.consumer.spark.callbacks import answering
-from shmstore.consumer.spark.options import FORMATS, SourceOptions
+from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.replicate import executor_rows
 from shmstore.consumer.spark.replicate.executor_rows import SourceTables
 from shmstore.consumer.spark.replicate.local_checkpoints import checkpoint_location
+from shmstore.consumer.spark.replicate.query_id import QueryId
+from shmstore.consumer.spark.replicate.target_choice import chosen_target, is_database
 from shmstore.consumer.spark.source.batch_planner import MOST_BYTES
 from shmstore.consumer.spark.source.source import register
 from shmstore.consumer.spark.spark_version import has_read_limits, is_connect, version
-from shmstore.errors import did_you_mean, install
 from shmstore.sql.names import folded
 
 _log = logging.getLogger(__name__)
-
-
-def is_database(target: str) -> bool:
-    """Whether a target is the URL of a database."""
-    return target.partition(":")[0] in DATABASES
-
-
-def _target(
-    format: str, target: str, password: Password, storage: Mapping[str, str] | None, optimize: int, session: SparkSession | None
-) -> tuple[Target, str]:
-    """What holds the copies, and the template of their paths in it."""
-    if is_database(target):
-        if format or storage or optimize:
-            raise ValueError(
-                "copies in a database have no format, storage options or files: leave out format, storage and optimize"
-            )
-        address = parse(target)
-        return database_target(address.url, password), address.name
-    if storage and format not in ("", "delta"):
-        raise ValueError(f"storage options are for object stores, which format={format!r} does not write to: format='delta' does")
-    if optimize and format not in ("", "delta"):
-        raise ValueError(f"optimize={optimize} puts a Delta table's small files together; format={format!r} has none")
-    return _files(format or "delta", storage, optimize, session), target
-
-
-def _files(format: str, storage: Mapping[str, str] | None, optimize: int, session: SparkSession | None) -> Target:
-    if format == "iceberg":
-        if session is None:
-            raise ValueError("format='iceberg' is written by Spark: give its session")
-        from shmstore.consumer.spark.replicate.iceberg import IcebergTarget
-
-        return IcebergTarget(session)
-    if format == "parquet":
-        from shmstore.consumer.copies.targets.parquet import ParquetTable
-
-        return Folders(ParquetTable, at_once=AT_ONCE)
-    if format == "delta":
-        try:
-            from shmstore.consumer.copies.targets import delta
-        except ImportError as error:
-            raise ImportError(f"format='delta' needs deltalake, which is not installed: {install('delta')}") from error
-        return delta.target(storage, optimize)
-    databases = ", and a database is named by its URL: target='postgresql://USER@HOST/DATABASE#{database}.{table}'"
-    raise ValueError(
-        f"format {format!r} is unknown; choose from {', '.join(FORMATS)}{databases if format == 'jdbc' else did_you_mean(format, FORMATS)}"
-    )
 
 
 class Replication(CopySet):
@@ -109,11 +58,10 @@ class Replication(CopySet):
         session: SparkSession | None = None,
         remove_dropped: bool = False,
     ) -> None:
-        held_by, template = _target(format, target, password, storage, optimize, session)
+        held_by, template = chosen_target(format, target, password, storage, optimize, session)
         super().__init__(options.selection, held_by, template, keys=keys, history=history, remove_dropped=remove_dropped)
         self._options, self._format = options, "database" if is_database(target) else format or "delta"
-        self._checkpoint = checkpoint
-        self._query = ""
+        self._query = QueryId(checkpoint, "Replication")
 
     def try_target(self) -> None:
         """Raise `TargetFailed` where the target cannot be reached: a wrong URL or account is an error before a query runs."""
@@ -124,7 +72,7 @@ class Replication(CopySet):
         """Apply one micro-batch of payload=raw."""
         with answering():
             session = frame.sparkSession
-            query = self._query_of(session)
+            query = self._query.of(session)
             rows = frame.select("sequence", "payload", "source").toArrow().sort_by("sequence")
             names = rows.column("source").unique().to_pylist()
             found = {name: rows.filter(pc.equal(rows.column("source"), name)) if len(names) > 1 else rows for name in names}
@@ -147,19 +95,6 @@ class Replication(CopySet):
             if schema is not None:
                 known = self._known.setdefault(None, {})
                 known[database, table] = {folded(column.name): column for column in schema.columns}
-
-    def _query_of(self, session: SparkSession) -> str:
-        """The id of the query that calls: a property of its session, or, under Spark Connect, in its checkpoint."""
-        if not is_connect(session):
-            return session.sparkContext.getLocalProperty("sql.streaming.queryId") or "shmstore"
-        if not self._query:
-            if self._checkpoint is None:
-                raise ValueError(
-                    "under Spark Connect Replication needs the query's checkpoint: Replication(..., checkpoint='/path')"
-                )
-            (line,) = session.read.text(f"{self._checkpoint}/metadata").collect()
-            self._query = str(json.loads(line.value)["id"])
-        return self._query
 
 
 def _payloads(column: pa.ChunkedArray) -> Iterator[memoryview]:
@@ -228,7 +163,7 @@ def replicate(
     if is_database(target) and checkpoint is None:
         raise ValueError("copies in a database need a folder for the query's checkpoint: checkpoint='/path/of/a/folder'")
     if format == "iceberg":
-        _require_iceberg(spark, target, checkpoint)
+        require_iceberg(spark, target, checkpoint)
     if storage and checkpoint is None:
         raise ValueError("copies in an object store need a place for the query's checkpoint: checkpoint='/path/of/a/folder'")
     trigger = trigger or {"processingTime": "0 seconds"}
@@ -270,7 +205,7 @@ def replicate(
     return query
 
 
-def _require_iceberg(spark: SparkSession, target: str, checkpoint: str | None) -> None:
+def require_iceberg(spark: SparkSession, target: str, checkpoint: str | None) -> None:
     """Raise ValueError where copies cannot be kept in Iceberg's tables."""
     if is_connect(spark):
         raise ValueError(

@@ -307,7 +307,7 @@ def test_typed_queries_live_through_alters(
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(8))
 def test_typed_queries_live_through_many_alters(
     mariadb: Server, database: str, spark: Any, state: Path, tmp_path: Path, seed: int, number: int
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -14,9 +15,11 @@ from shmstore import Column, Event, EventType, TableSchema
 from shmstore.consumer.copies import copy as copies
 from shmstore.consumer.spark import replicate, session_settings
 from shmstore.consumer.spark.options import SourceOptions
-from shmstore.consumer.spark.replicate.iceberg import MARKS
+from shmstore.consumer.spark.replicate.iceberg import MARKS, IcebergTarget
 from shmstore.consumer.spark.replicate.replicate import Replication
 from shmstore.encoding.codec import encode
+from tests.consumer.copies.test_applied_changes import check as check_changes
+from tests.consumer.copies.test_applied_changes import random_changes
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
 from tests.consumer.spark.replicate.test_command import run
 from tests.consumer.spark.replicate.test_random_alter import check
@@ -291,3 +294,10 @@ def test_copies_equal_select_after_random_alters(
 ) -> None:
     """Whatever a DDL does to rows, columns and keys, with kills, as in the other formats."""
     check(request.getfixturevalue(kind), kind, f"iceberg_{kind}", tmp_path, seed, monkeypatch, ["iceberg"], alters, spark=spark)
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_changes_of_a_stream_of_ones_own(spark: Any, history: bool, seed: int) -> None:
+    """In any order, twice, replayed, killed between the commits: as `apply_changes` calls it."""
+    choose, path = random.Random(seed), f"lake.n{next(_numbers)}_shop.orders"
+    check_changes(lambda: (IcebergTarget(spark), path), choose, history, random_changes(choose, 16))

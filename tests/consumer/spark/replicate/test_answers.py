@@ -13,6 +13,7 @@ from shmstore import EventStore
 from shmstore.consumer.spark import Lag, LagListener, Replication, replicate
 from shmstore.consumer.spark.callbacks import CallFailed
 from shmstore.consumer.spark.options import SourceOptions
+from shmstore.consumer.spark.replicate.query_id import QueryId
 from tests.consumer.spark.events import Binlog, order_row
 
 
@@ -52,7 +53,7 @@ def test_nothing_that_a_call_of_sparks_raises_is_without_an_answer(
     def fail(self: Any, session: Any) -> str:
         raise raised
 
-    monkeypatch.setattr(Replication, "_query_of", fail)
+    monkeypatch.setattr(QueryId, "of", fail)
     copy = Replication(SourceOptions.parse({"store": "none"}), "unused/{database}/{table}", "parquet")
 
     class Frame:

@@ -1,0 +1,68 @@
+"""Which target a name is: ``/lake/{database}/{table}`` with a format, or a database's URL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from shmstore.consumer.copies.database_url import KINDS as DATABASES
+from shmstore.consumer.copies.databases.database import Password
+from shmstore.consumer.copies.databases.target import database_target
+from shmstore.consumer.copies.reading.address import parse
+from shmstore.consumer.copies.target import Target
+from shmstore.consumer.copies.targets.folders import AT_ONCE, Folders
+from shmstore.consumer.spark.options import FORMATS
+from shmstore.errors import did_you_mean, install
+
+
+def is_database(target: str) -> bool:
+    """Whether a target is the URL of a database."""
+    return target.partition(":")[0] in (*DATABASES, "duckdb")
+
+
+def chosen_target(
+    format: str, target: str, password: Password, storage: Mapping[str, str] | None, optimize: int, session: SparkSession | None
+) -> tuple[Target, str]:
+    """Return what holds the copies, and the template of their paths in it. Raises ValueError, and ImportError where a package is missing."""
+    if is_database(target):
+        if format or storage or optimize:
+            raise ValueError(
+                "copies in a database have no format, storage options or files: leave out format, storage and optimize"
+            )
+        address = parse(target)
+        if address.kind == "duckdb":
+            try:
+                from shmstore.consumer.copies.targets.duckdb import DuckDB
+            except ImportError as error:
+                raise ImportError(f"copies in DuckDB need duckdb, which is not installed: {install('duckdb')}") from error
+            return DuckDB(address.place), address.name
+        return database_target(address.url, password), address.name
+    if storage and format not in ("", "delta"):
+        raise ValueError(f"storage options are for object stores, which format={format!r} does not write to: format='delta' does")
+    if optimize and format not in ("", "delta"):
+        raise ValueError(f"optimize={optimize} puts a Delta table's small files together; format={format!r} has none")
+    return _files(format or "delta", storage, optimize, session), target
+
+
+def _files(format: str, storage: Mapping[str, str] | None, optimize: int, session: SparkSession | None) -> Target:
+    if format == "iceberg":
+        if session is None:
+            raise ValueError("format='iceberg' is written by Spark: give its session")
+        from shmstore.consumer.spark.replicate.iceberg import IcebergTarget
+
+        return IcebergTarget(session)
+    if format == "parquet":
+        from shmstore.consumer.copies.targets.parquet import ParquetTable
+
+        return Folders(ParquetTable, at_once=AT_ONCE)
+    if format == "delta":
+        try:
+            from shmstore.consumer.copies.targets import delta
+        except ImportError as error:
+            raise ImportError(f"format='delta' needs deltalake, which is not installed: {install('delta')}") from error
+        return delta.target(storage, optimize)
+    databases = ", and a database is named by its URL: target='postgresql://USER@HOST/DATABASE#{database}.{table}'"
+    raise ValueError(
+        f"format {format!r} is unknown; choose from {', '.join(FORMATS)}{databases if format == 'jdbc' else did_you_mean(format, FORMATS)}"
+    )
