@@ -16,7 +16,9 @@ def enrich(spark: SparkSession, store: str, lake: str, out: str, *, once: bool =
     """Append (order, total, customer's name) to Parquet in `out`; one folder a batch, so that a replay overwrites its own."""
 
     def join(orders: DataFrame, batch: int) -> None:
-        customers = spark.createDataFrame(DeltaTable(f"{lake}/shop/customers").to_pyarrow_table(columns=["id", "name"]))
+        customers = spark.createDataFrame(
+            DeltaTable(f"{lake}/shop/customers").to_pyarrow_table(columns=["id", "name"]).combine_chunks()
+        )
         joined = orders.where("op = 'c'").selectExpr(
             "after.id as `order`", "after.total as total", "after.customer_id as customer"
         )

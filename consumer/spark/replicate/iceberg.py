@@ -46,6 +46,7 @@ from shmstore.consumer.copies.change_reduction import (
 from shmstore.consumer.copies.changed_rows import target_fields
 from shmstore.consumer.copies.targets.keyed_rows import DELETE, UPDATE, UPSERT, merge_rows, updated_columns
 from shmstore.consumer.copies.targets.names import aside_name, next_name, part_of_name
+from shmstore.consumer.spark.decode.arrow_frame import whole
 from shmstore.consumer.spark.spark_version import version
 from shmstore.event import TableSchema
 from shmstore.sql.names import folded
@@ -314,7 +315,7 @@ class IcebergTable:
             self._session.conf.unset(_PROPERTY)
 
     def _frame(self, table: pa.Table) -> DataFrame:
-        table = _stored(table)
+        table = whole(_stored(table))
         return self._session.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
 
     def _write(self, table: pa.Table, marks: Mapping[str, int]) -> None:

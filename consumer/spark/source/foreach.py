@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from shmstore import CheckpointFile, EventStore
 from shmstore.consumer.remote.events import RemoteEvents
+from shmstore.consumer.spark.decode.arrow_frame import whole
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.decode.table_scan import TableScan
 from shmstore.consumer.spark.options import SourceOptions
@@ -62,7 +63,7 @@ def each_batch(
                 end = batch.last if turn is None else turn.sequence - 1
                 found = list(rows_of(part(events, events.first, end), decoder, sources))
                 if found:
-                    function(spark.createDataFrame(pa.Table.from_batches(found)), end)
+                    function(spark.createDataFrame(whole(pa.Table.from_batches(found))), end)
                     calls += 1
                 if turn is None:
                     break

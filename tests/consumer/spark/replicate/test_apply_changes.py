@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from shmstore import EventStore
 from shmstore.consumer.copies.applied_changes import DELETED, SEQUENCE, AppliedChanges
 from shmstore.consumer.spark import apply_changes, changes
+from shmstore.consumer.spark.decode.arrow_frame import whole
 from shmstore.consumer.spark.replicate.apply_changes import with_moved_keys
 from tests.consumer.spark.events import Binlog
 from tests.consumer.spark.queries import NO_WORKER, started
@@ -42,6 +43,14 @@ def run(start: Any) -> None:
         assert not query.isActive
 
     started(once)
+
+
+@pytest.mark.every_spark
+def test_a_table_with_an_empty_chunk_is_whole(spark: Any) -> None:
+    """As where a merge has rows to write and to update, and none to delete. Spark ends at an empty chunk."""
+    chunks = [pa.table({"n": pa.array(some, pa.int64())}) for some in ([], [1, 2], [], [3], [])]
+    assert sorted(row.n for row in spark.createDataFrame(whole(pa.concat_tables(chunks))).collect()) == [1, 2, 3]
+    assert spark.createDataFrame(whole(chunks[0])).count() == 0
 
 
 @pytest.mark.every_spark
