@@ -136,6 +136,8 @@ class Copying:
                 if self._is_at(until()):
                     return
             except TargetFailed as error:
+                if isinstance(error, TargetBusy) and self._stopped.is_set():
+                    return
                 if not self.counters.batches and not isinstance(error, TargetBusy):
                     raise
                 self._trouble(error, pause)

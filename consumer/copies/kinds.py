@@ -24,10 +24,11 @@ class TargetOptions(NamedTuple):
     storage: Mapping[str, str] = MappingProxyType({})  # delta-rs's storage options, for an object store
     optimize: int = 0  # commits to a Delta table after which its small files are put together
     password: str = ""
+    stopped: Callable[[], bool] | None = None  # asked in long waits: where it returns true they end
 
     def only(self, kind: str, *used: str) -> None:
         """Raise ValueError where an option was given that is not among `used`."""
-        wrong = [name for name in self._fields if name not in used and getattr(self, name)]
+        wrong = [name for name in self._fields if name not in (*used, "stopped") and getattr(self, name)]
         if wrong:
             raise ValueError(f"--to {kind}: has no use for {' or '.join(wrong)}: leave it out")
 
@@ -88,7 +89,9 @@ def _database(kind: str, place: str, options: TargetOptions) -> OpenedTarget:
     options.only(kind, "password")
     address = parse(f"{kind}:{place}")
     return OpenedTarget(
-        database_target(address.url, options.password), address.name, f"{without_secrets(address.url)}#{address.name}"
+        database_target(address.url, options.password, options.stopped),
+        address.name,
+        f"{without_secrets(address.url)}#{address.name}",
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from shmstore.consumer.copies.database_url import without_secrets
 from shmstore.consumer.copies.databases.dialect import Refusal, SqlDialect
-from shmstore.consumer.copies.target import TargetFailed
+from shmstore.consumer.copies.target import TargetBusy, TargetFailed
 
 Password = str | Callable[[], str]
 _SHOWN = 60  # characters of a statement
@@ -28,10 +28,13 @@ class DatabaseError(TargetFailed):
 
 
 class Database:
-    """The database at `url`. `password` is asked for each connection, where it is a function; else the URL's own is used."""
+    """The database at `url`. `password` is asked for each connection, where it is a function; else the URL's own is used.
 
-    def __init__(self, dialect: SqlDialect, url: str, password: Password = "") -> None:
-        self.dialect, self._url, self._password = dialect, url, password
+    `stopped` is asked while another process is waited for: where it returns true the wait ends with `TargetBusy`.
+    """
+
+    def __init__(self, dialect: SqlDialect, url: str, password: Password = "", stopped: Callable[[], bool] | None = None) -> None:
+        self.dialect, self._url, self._password, self._stopped = dialect, url, password, stopped
         self._used = ""  # password, of the connection
         self._connection: Any = None
         self._locks: list[str] = []
@@ -109,6 +112,8 @@ class Database:
             if not waits:
                 _log.warning("another process writes to %s: this one waits for it", what)
                 waits = True
+            if self._stopped is not None and self._stopped():
+                raise TargetBusy(f"another process writes to {what}")
             time.sleep(_LOOK_SECONDS)
 
     @contextmanager

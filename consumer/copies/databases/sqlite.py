@@ -31,6 +31,7 @@ from shmstore.event import Column
 
 OLDEST = (3, 37, 0)  # has STRICT tables
 _WAIT_SECONDS = 30.0
+_LOOK_MS = 500  # that one try to become the writer may take
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "integer", "bigint", "year", "bit")
 _KNOWN = {"INTEGER": "bigint", "BLOB": "longblob"}
 _MOST = (1 << 63) - 1
@@ -84,7 +85,9 @@ class Sqlite(StandardSql):
     def begin(self, database: Statements) -> bool:
         """As the one writer; False where there is another for too long."""
         try:
+            database.query(f"PRAGMA busy_timeout = {_LOOK_MS}")  # the caller waits, and may be stopped meanwhile
             database.execute("BEGIN IMMEDIATE")
+            database.query(f"PRAGMA busy_timeout = {int(_WAIT_SECONDS * 1000)}")
         except ValueError as error:
             if not str(error).endswith("is locked"):
                 raise

@@ -5,7 +5,7 @@ A batch is one transaction over all its tables, so that readers of the copies se
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
 from shmstore.consumer.copies.change_reduction import OURS
@@ -67,12 +67,12 @@ class DatabaseTarget:
         self.database.close()
 
 
-def database_target(url: str, password: Password = "") -> DatabaseTarget:
+def database_target(url: str, password: Password = "", stopped: Callable[[], bool] | None = None) -> DatabaseTarget:
     """Return the target that `url` names: ``postgresql://USER@HOST/DATABASE``, ``mysql://USER@HOST`` or ``sqlite:///FILE``. It is not connected yet.
 
-    `password` is asked for each connection, where it is a function. Raises ValueError without a secret in it, ImportError.
+    `password` is asked for each connection, where it is a function; `stopped` as in `Database`. Raises ValueError without a secret in it, ImportError.
     """
-    return DatabaseTarget(Database(_dialect(url), url, password))
+    return DatabaseTarget(Database(_dialect(url), url, password, stopped))
 
 
 def _dialect(url: str) -> SqlDialect:

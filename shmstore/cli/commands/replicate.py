@@ -125,7 +125,8 @@ def replicate(options: argparse.Namespace) -> int:
     from shmstore.patterns.table_patterns import Patterns
 
     log_lines.show(options)
-    opened = open_target(options.to, _target_options(options))
+    over = threading.Event()
+    opened = open_target(options.to, _target_options(options, over))
     tables = Patterns.of_tables(options.tables)
     copied = CopiedTables(options.store, options.subscription, tables, options.zero_dates, path=options.path, state=options.state)
     check_store(copied)
@@ -136,16 +137,15 @@ def replicate(options: argparse.Namespace) -> int:
     try:
         if options.dry_run:
             return _print_plan(copies)
-        return _copy(options, copied, copies, opened.place)
+        return _copy(options, copied, copies, opened.place, over)
     finally:
         copies.close()
 
 
-def _copy(options: argparse.Namespace, copied: CopiedTables, copies: CopySet, place: str) -> int:
+def _copy(options: argparse.Namespace, copied: CopiedTables, copies: CopySet, place: str, over: threading.Event) -> int:
     from shmstore.consumer.copies.copying import Copying
     from shmstore.consumer.copies.initial_rows import InitialRows
 
-    over = threading.Event()
     running: list[Copying] = []
 
     def stop() -> None:
@@ -234,7 +234,7 @@ def _print_plan(copies: CopySet) -> int:
     return 0
 
 
-def _target_options(options: argparse.Namespace) -> TargetOptions:
+def _target_options(options: argparse.Namespace, over: threading.Event) -> TargetOptions:
     import os
     from pathlib import Path
 
@@ -242,7 +242,7 @@ def _target_options(options: argparse.Namespace) -> TargetOptions:
 
     file = options.password_file
     password = Path(file).read_text().rstrip("\r\n") if file else os.environ.get(PASSWORD, "")
-    return TargetOptions(_pairs(options.storage, "--storage"), options.optimize, password)
+    return TargetOptions(_pairs(options.storage, "--storage"), options.optimize, password, over.is_set)
 
 
 def _pairs(words: list[str], option: str) -> dict[str, str]:

@@ -236,6 +236,23 @@ def test_another_process_has_the_file(tmp_path: Path, binlog: Binlog, logged: Ev
     assert set(rows(replication(tmp_path, "duckdb"), "duckdb")) == {1}
 
 
+def test_a_wait_for_another_writer_ends(tmp_path: Path, binlog: Binlog, logged: EventStore) -> None:
+    """SIGTERM ends the command where another process holds the database, however long that does."""
+    logged.put(Story(binlog, random.Random(1)).step())
+    with closing(sqlite3.connect(tmp_path / "copy.db", isolation_level=None)) as connection, (tmp_path / "log").open("w+") as log:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("BEGIN IMMEDIATE")
+        words = ["-m", "shmstore", "replicate", logged.name, "--to", f"sqlite:///{tmp_path}/copy.db"]
+        process = subprocess.Popen([sys.executable, *words], stdout=log, stderr=log)
+        try:
+            wait_for(lambda: "this one waits for it" in (tmp_path / "log").read_text(), "the wait for the database", 120)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(120) == 0
+        finally:
+            process.kill()
+            process.wait()
+
+
 def test_a_subscription_keeps_copies_in_one_place(
     tmp_path: Path, binlog: Binlog, logged: EventStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
