@@ -3,13 +3,21 @@
 Nine of ten rows are new, one is an update of a random key of the million. ``shmstore`` reduces the events and commits, as `shmstore replicate`
 does, in batches of so many rows; ``by hand`` gets the same rows as Arrow tables, reduced, and runs the target's own statements alone: a DELETE of the
 keys and an INSERT (DuckDB), a MERGE (delta-rs). Both begin with a copy that holds the million, made for each run.
+
+``initial`` is a table of a MariaDB server into a new copy in DuckDB: the producer takes a snapshot into a store with a log, and a process like
+`shmstore replicate` copies it, from the producer's start to the last row's commit; ``connectorx`` reads the table into Arrow, over one connection, and
+DuckDB creates a table of that.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 import tempfile
 import time
+from contextlib import suppress
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -19,14 +27,16 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from scripts.benchmarks import measure
-from shmstore import Column, EntryType, Event, EventType, Position, Row, TableSchema
+from scripts.benchmarks import measure, snapshot
+from shmstore import Column, Consumer, EntryType, Event, EventStore, EventType, Position, Row, StoreNotFound, TableSchema
 from shmstore.consumer.copies.change_reduction import Merge, collect
 from shmstore.consumer.copies.copied_tables import CopiedTables
 from shmstore.consumer.copies.copy_set import CopySet
+from shmstore.consumer.copies.copying import Copying
 from shmstore.consumer.copies.kinds import TargetOptions, open_target
 from shmstore.encoding.codec import encode
 from shmstore.patterns.table_patterns import Patterns
+from tests.servers.server import Server, start_server
 
 KEYS, BATCH, EVENT = 1_000_000, 100_000, 500
 TABLE = TableSchema(
@@ -68,7 +78,73 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
                     copies.close()
             measure.say(f"copies {kind}: {found['shmstore'][-1]:,.0f} rows/s, by hand {found['by hand'][-1]:,.0f}")
         taken += [measure.of("copies", kind, subject, "rate", "rows/s", values) for subject, values in found.items()]
+    return taken + _initial_rows(runs, quick)
+
+
+def _initial_rows(runs: int, quick: bool) -> list[measure.Measurement]:
+    taken: list[measure.Measurement] = []
+    cases = [case for case in ("narrow", "wide") if measure.wanted(f"initial/{case}")]
+    if not cases:
+        return taken
+    with start_server("mariadb") as server:
+        for case in cases:
+            table, rows = snapshot.fill(server, case, snapshot.ROWS[case] // (4 if quick else 1))
+            for subject, read in (("shmstore", _snapshot), ("connectorx", _connectorx)):
+                found = [snapshot.metered(server, table, rows, read) for _ in range(runs)]
+                for metric, unit in (("throughput", "rows/s"), ("cpu", "s/M rows"), ("server cpu", "s/M rows")):
+                    values = [one[metric] for one in found]
+                    taken.append(measure.of("copies", f"initial/{case}", subject, metric, unit, values))
+                    measure.say(f"copies initial/{case} {subject}: {measure.number(taken[-1].median)} {unit} {metric}")
     return taken
+
+
+def _snapshot(server: Server, table: str, rows: int) -> dict[str, float]:
+    """From the producer's start to the commit of the last row."""
+    store, stop = f"bench-copies-{os.getpid()}-{time.monotonic_ns()}", snapshot.FORK.Event()
+    with tempfile.TemporaryDirectory() as state:
+        process = snapshot.FORK.Process(target=snapshot.produce, args=(server.port, store, table, state, stop, 1))
+        opened = open_target(f"duckdb:{state}/copy.duckdb", TargetOptions())
+        copies = CopySet(CopiedTables(store, "replicate", Patterns.of_tables("*"), state=state), opened.target, opened.template)
+        try:
+            with EventStore.create(store, state=state) as made:
+                began = time.perf_counter()
+                process.start()
+                with Consumer(store, "replicate", auto_ack=False, limit_bytes=64 << 20, timeout=0.5, state=state) as reader:
+                    copying = Copying(reader, copies, "bench")
+                    copying.run(lambda: made.oldest if copying.counters.rows >= rows else None)
+                took = time.perf_counter() - began
+            stop.set()
+            process.join(20)
+        finally:
+            if process.is_alive():
+                process.kill()
+            with suppress(StoreNotFound):
+                EventStore.unlink(store)
+        with duckdb.connect(f"{state}/copy.duckdb") as database:
+            assert database.execute(f"SELECT count(*) FROM copy.bench.{table}").fetchall() == [(rows,)]
+    return {"seconds": took}
+
+
+_BY_HAND = """
+import sys, connectorx, duckdb
+rows = connectorx.read_sql(sys.argv[1], sys.argv[2], return_type="arrow", protocol="binary")
+with duckdb.connect(sys.argv[3]) as database:
+    database.execute("CREATE TABLE copied AS SELECT * FROM rows")
+    print(rows.num_rows)
+"""
+
+
+def _connectorx(server: Server, table: str, rows: int) -> dict[str, float]:
+    """In a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        where = f"mysql://root@127.0.0.1:{server.port}/bench"
+        command = [sys.executable, "-c", _BY_HAND, where, f"SELECT * FROM {table}", f"{folder}/copy.duckdb"]
+        began = time.perf_counter()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        took = time.perf_counter() - began
+    if done.returncode or int(done.stdout) != rows:
+        raise RuntimeError(f"connectorx: {done.stdout}{done.stderr[-300:]}")
+    return {"seconds": took}
 
 
 def _copies(folder: str, kind: str) -> CopySet:

@@ -38,23 +38,23 @@ from shmstore.encoding.codec import decode
 from tests.servers.programs import find_program
 from tests.servers.server import Server, start_server
 
-_FORK = multiprocessing.get_context("fork")
+FORK = multiprocessing.get_context("fork")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _UNITS = {"throughput": "rows/s", "cpu": "s/M rows", "server cpu": "s/M rows", "first rows": "s", "lag": "s"}
 _Read = dict[str, float]  # what one run took, by metric; under "seconds" the time for "rows", or for all where that is not there
-_ROWS = {"narrow": 2_048_000, "wide": 512_000}
+ROWS = {"narrow": 2_048_000, "wide": 512_000}
 
 
 def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
     """Measure every case on MariaDB and MySQL; return the measurements."""
     taken: list[measure.Measurement] = []
     for kind in ("mariadb", "mysql"):
-        cases = [case for case in _ROWS if measure.wanted(f"{case}/{kind}")]
+        cases = [case for case in ROWS if measure.wanted(f"{case}/{kind}")]
         if not cases:
             continue
         with start_server(kind) as server:
             for case in cases:
-                table, rows = _fill(server, case, _ROWS[case] // (4 if quick else 1))
+                table, rows = fill(server, case, ROWS[case] // (4 if quick else 1))
                 subjects: list[tuple[str, Callable[[Server, str, int], _Read]]] = [
                     ("shmstore", _snapshot),
                     ("shmstore 2 connections", partial(_snapshot, connections=2)),
@@ -65,7 +65,7 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
                 if _dump_program(server):
                     subjects.append(("dump", _dump))
                 for subject, read in subjects:
-                    found = [_metered(server, table, rows, read) for _ in range(runs)]
+                    found = [metered(server, table, rows, read) for _ in range(runs)]
                     for metric, unit in _UNITS.items():
                         if values := [one[metric] for one in found if metric in one]:
                             taken.append(measure.of("snapshot", f"{case}/{kind}", subject, metric, unit, values))
@@ -73,7 +73,7 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
     return taken
 
 
-def _metered(server: Server, table: str, rows: int, read: Callable[[Server, str, int], _Read]) -> _Read:
+def metered(server: Server, table: str, rows: int, read: Callable[[Server, str, int], _Read]) -> _Read:
     """Read the table; return what that took, by metric."""
     own, theirs = _own_seconds(), _seconds_of(server.pid)
     found = read(server, table, rows)
@@ -95,7 +95,7 @@ def _seconds_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-def _fill(server: Server, case: str, rows: int) -> tuple[str, int]:
+def fill(server: Server, case: str, rows: int) -> tuple[str, int]:
     """Make the table of `case` with about `rows` rows: a thousand, doubled; return its name and how many they are."""
     chance, table = Random(1), f"snapshot_{case}"
     make, statement = (loads._narrow_row, loads._NARROW) if case == "narrow" else (loads._wide_row, loads._WIDE)
@@ -117,9 +117,9 @@ def _fill(server: Server, case: str, rows: int) -> tuple[str, int]:
 
 def _snapshot(server: Server, table: str, rows: int, connections: int = 1, writes: _Writes | None = None) -> _Read:
     """From the producer's start to the first rows at a reader, and from there to the last."""
-    store, stop = f"bench-snapshot-{os.getpid()}-{time.monotonic_ns()}", _FORK.Event()
+    store, stop = f"bench-snapshot-{os.getpid()}-{time.monotonic_ns()}", FORK.Event()
     with tempfile.TemporaryDirectory() as state:
-        process = _FORK.Process(target=_produce, args=(server.port, store, table, state, stop, connections))
+        process = FORK.Process(target=produce, args=(server.port, store, table, state, stop, connections))
         try:
             with EventStore.create(store, log=False) as made, made.subscribe("reader") as reader:
                 process.start()
@@ -148,7 +148,7 @@ def _snapshot(server: Server, table: str, rows: int, connections: int = 1, write
     return {**taken, **({"lag": lag} if writes is not None else {})}
 
 
-def _produce(port: int, store: str, table: str, state: str, stop: Any, connections: int) -> None:
+def produce(port: int, store: str, table: str, state: str, stop: Any, connections: int) -> None:
     from shmstore import producer
 
     tables = (f"bench.{table}", "bench.beside")

@@ -42,7 +42,7 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
             continue
         with start_server(kind) as server, tempfile.TemporaryDirectory() as state:
             for case in cases:
-                table, rows = snapshot._fill(server, case, _ROWS[case] // (8 if quick else 1))
+                table, rows = snapshot.fill(server, case, _ROWS[case] // (8 if quick else 1))
                 file = _copy(server, table, state)
                 producing = _Producing(server, table, state)
                 try:
@@ -89,8 +89,8 @@ class _Producing:
         name = f"bench-verify-{os.getpid()}-{time.monotonic_ns()}"
         self.table = table
         self.settings = Settings(store=name, port=server.port, include=(f"bench.{table}", f"other.{table}"), state=state)
-        self._stop = snapshot._FORK.Event()
-        self._process = snapshot._FORK.Process(target=snapshot._produce, args=(server.port, name, table, state, self._stop, 0))
+        self._stop = snapshot.FORK.Event()
+        self._process = snapshot.FORK.Process(target=snapshot.produce, args=(server.port, name, table, state, self._stop, 0))
         self._process.start()
         until = time.monotonic() + 120
         while True:
