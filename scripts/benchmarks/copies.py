@@ -129,6 +129,7 @@ _BY_HAND = """
 import sys, connectorx, duckdb
 rows = connectorx.read_sql(sys.argv[1], sys.argv[2], return_type="arrow", protocol="binary")
 with duckdb.connect(sys.argv[3]) as database:
+    database.execute("SET enable_progress_bar = false")
     database.execute("CREATE TABLE copied AS SELECT * FROM rows")
     print(rows.num_rows)
 """
