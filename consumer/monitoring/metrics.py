@@ -270,7 +270,7 @@ class MetricsEndpoint(HttpServer):
 
     def _refusals(self) -> str:
         families = Families("shmstore_http")
-        help = "Refused by this HTTP server: connections over a limit, wrong passwords, pages of other origins, requests that come too slowly, wrong tokens."
+        help = "Refused by this HTTP server: connections over a limit, wrong passwords, pages of other origins, requests that come too slowly."
         for reason in REFUSED:
             families.add("refused_total", "counter", help, self.refused[reason], reason=reason)
         return families.text()

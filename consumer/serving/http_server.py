@@ -24,8 +24,8 @@ PATIENCE: Final = 5.0  # seconds in which a client's request comes as a whole, a
 MOST_CONNECTIONS: Final = 200  # at once, a thread each
 MOST_OF_ADDRESS: Final = 64  # of these, from one address: the others' continue
 QUIET: Final = 10.0  # seconds between two lines of a kind about an address
-#: What is refused, each with its counter and a line in the log.
-REFUSED: Final = ("connection", "login", "origin", "slow", "token")
+#: What every server refuses, each with its counter and a line in the log.
+REFUSED: Final = ("connection", "login", "origin", "slow")
 MOST_BODY: Final = 1 << 16  # bytes of a request's body
 
 _log = logging.getLogger("shmstore.http")

@@ -54,11 +54,13 @@ def test_a_paused_producer_reads_nothing(any_server: Server, database: str) -> N
         before = links(any_server)
         said = actions.pause(named, wait=WAIT)
         assert "is paused at" in said, said
-        wait_for(lambda: links(any_server) == before - 1, "the server to see the link end")
+        wait_for(lambda: links(any_server) < before, "the server to see the link end")
         newest, stat = store.newest, store.stat()
         assert stat.stream.paused_ms
         assert not stat.stream.connected
         assert problems([stat]) == []
+        (link,) = [found for found in producer.check_running(run.settings) if found.check == "link"]
+        assert (link.state, "paused since" in link.found, link.fix) == ("warn", True, f"shmstore resume {named.store}")
         execute(any_server, database, *(f"INSERT INTO t VALUES ({i}, 0)" for i in range(2, 30)))
         wait_for(lambda: store.stat().heartbeat_ms > stat.heartbeat_ms, "a sign of life")
         assert store.newest == newest
@@ -92,7 +94,8 @@ def test_a_restart_stays_paused(mariadb: Server, database: str, started: Running
             assert "paused since" in first.getMessage()
             assert "by test" in first.getMessage()
             wait_for(lambda: store.stat().stream.paused_ms, "the pause")
-            assert (links(mariadb), store.latest_event) == (before, None)
+            assert links(mariadb) <= before  # fewer where the server has only now seen the end of the first one's
+            assert store.latest_event is None
             actions.resume(named, wait=WAIT)
             reached(mariadb, store, put=True)
     finally:
