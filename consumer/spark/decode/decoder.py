@@ -86,16 +86,25 @@ class Decoder:
         rows: NDArray[np.int64] = np.where(events.records["schema"] < 0, 1, events.records["rows"]) * chosen
         others = np.flatnonzero(chosen & (events.records["schema"] < 0) & ((entry == EntryType.ROWS) | (entry == EntryType.DDL)))
         rows[others] = [self._other(header) is not None for header, _ in events.stored(others)]
+        if (
+            self.options.payload == "raw"
+        ):  # a row an event, also of one without rows: a snapshot's end, a change of the producer's filters
+            asked = (entry == EntryType.ROWS) | (self.options.ddl & (entry == EntryType.HEARTBEAT))
+            rows = np.maximum(rows, self._wanted(events, asked))
         return rows
 
     def wanted(self, raw: memoryview | bytes, ends: NDArray[np.int64], asked: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which of the events that are `asked` for pass the options' filters: for payload=raw."""
-        events = index_events(raw, ends)
+        return self._wanted(index_events(raw, ends), asked)
+
+    def _wanted(self, events: Events | StoredEvents, asked: NDArray[np.bool_]) -> NDArray[np.bool_]:
         schema = events.records["schema"]
         tables = np.array([*(self._wanted_table(blob) is not None for blob in events.schemas), False])
         passed: NDArray[np.bool_] = asked & tables[schema]
         others = np.flatnonzero(asked & (schema < 0))
-        passed[others] = [self._other(header) is not None for header, _ in events.stored(others)]
+        passed[others] = [
+            header.entry == EntryType.HEARTBEAT or self._other(header) is not None for header, _ in events.stored(others)
+        ]
         return passed
 
     # ---------------------------------------------------------------- events

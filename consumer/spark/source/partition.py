@@ -239,7 +239,7 @@ def _raw(chunk: RemoteEvents, decoder: Decoder, source: pa.Array | None) -> pa.R
     entry = slots["entry"]
     wanted = entry == EntryType.ROWS
     if options.ddl:
-        wanted |= entry == EntryType.DDL
+        wanted |= (entry == EntryType.DDL) | (entry == EntryType.HEARTBEAT)  # that is a change of the producer's filters
     if options.markers:
         wanted |= (entry == EntryType.BEGIN) | (entry == EntryType.END)
     if not options.all_tables:
