@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from shmstore import Batch
 from shmstore.consumer.formats.ddl_target import ddl_target
-from shmstore.encoding.codec import Header, decode_schema, split_stored
+from shmstore.encoding.codec import Header, decode_schema, stored_head
 from shmstore.event import EntryType, Event, TableSchema
 from shmstore.patterns.table_patterns import Patterns
 
@@ -29,7 +29,7 @@ class TableChoice:
         """Return the batch with these events alone; their rows are not decoded. Raises `StoreCorrupt` for what is not an event."""
         marks = []
         for payload in batch.payloads():
-            header, schema, _ = split_stored(payload)
+            header, schema = stored_head(payload)
             marks.append(any(map(self._match, _tables(header, None if schema is None else decode_schema(schema)))))
         return batch if all(marks) else batch.select(marks)
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from shmstore import StoreError, StoreView
-from shmstore.encoding.codec import decode_schema, split_stored
+from shmstore.encoding.codec import decode_schema, stored_head
 from shmstore.event import EntryType, TableSchema
 from shmstore.home.definitions import Definition, DefinitionsFile, definitions_in, position_in, sources_of
 
@@ -68,7 +68,7 @@ def find_schema(
 def _is_behind(store: StoreView, first: int, definition: Definition) -> bool:
     """Whether event `first` comes behind what gave the table its definition; False where that is unknown: in a store of several sources."""
     for payload in store.peek(first, limit_events=1).payloads():
-        position = split_stored(payload)[0].position
+        position = stored_head(payload)[0].position
         return bool(position.file) and not position.of_group and definition.reached_by(position)
     return False
 
@@ -89,6 +89,6 @@ def _of_events(store: StoreView, first: int, last: int) -> Iterator[bytes]:
     for batch in store.read(first, last, gone=lambda *_: None):
         payloads = list(batch.payloads())
         for i in np.flatnonzero(batch.slots["entry"] == EntryType.ROWS).tolist():
-            schema = split_stored(payloads[i])[1]
+            schema = stored_head(payloads[i])[1]
             if schema is not None:
                 yield bytes(schema)

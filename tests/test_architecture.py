@@ -105,7 +105,7 @@ PUBLIC = {
     "shmstore.encoding.arrow_rows": "OPS Spread StoredEvents index_events partial_images partial_reads read_images read_rows runs stored_positions",
     "shmstore.encoding.codec": (
         "FROM_PYTHON Header Packed bare_schema decode decode_schema decode_stored encode encode_batch "
-        "encode_head encode_schema encode_stored pack split_stored stored_parts unpack_rows"
+        "encode_head encode_schema encode_stored pack split_stored stored_head stored_parts unpack_rows"
     ),
     "shmstore.encoding.row_order": "seqs",
     "shmstore.errors": (

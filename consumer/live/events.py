@@ -16,7 +16,7 @@ from shmstore import StoreCorrupt, StoreView
 from shmstore.consumer.formats.context import Context
 from shmstore.consumer.formats.own import documents
 from shmstore.consumer.table_choice import tables_of
-from shmstore.encoding.codec import Header, decode, decode_schema, split_stored
+from shmstore.encoding.codec import Header, decode, decode_schema, stored_head
 from shmstore.event import EntryType, EventType, TableSchema
 from shmstore.patterns.table_patterns import Patterns
 
@@ -87,7 +87,7 @@ class Feed:
 
     def _documents(self, payload: bytes | memoryview, sequence: int) -> Iterator[dict[str, Any]]:
         try:
-            header, schema, _ = split_stored(payload)
+            header, schema = stored_head(payload)
             if schema is not None:  # before its rows are decoded: most of a store may be of no concern
                 table = decode_schema(schema)
                 if self._chosen.tables is not None and not self._chosen.tables.match(f"{table.database}.{table.table}"):

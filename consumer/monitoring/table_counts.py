@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from shmstore import Batch, PositionNotFound, ShmStoreError, StoreCorrupt, StoreView
 from shmstore.consumer.table_choice import tables_of
-from shmstore.encoding.codec import decode, decode_schema, split_stored
+from shmstore.encoding.codec import decode, decode_schema, stored_head
 from shmstore.event import EntryType, EventType
 
 SECONDS: Final = 0.5  # between two looks
@@ -88,7 +88,7 @@ class TableCounts:
             if entry != _ROWS:
                 continue
             try:
-                schema = split_stored(payload)[1]
+                schema = stored_head(payload)[1]
                 table = _name(schema) if schema is not None else None
             except StoreCorrupt:
                 self.uncounted += 1

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from shmstore import EntryType, EventType, SlotFlag
-from shmstore.encoding.codec import Header, encode_head, pack, split_stored, stored_parts
+from shmstore.encoding.codec import Header, encode_head, pack, stored_head, stored_parts
 from shmstore.producer.binlog.events import RawEvent
 from shmstore.producer.errors import TransactionBroken
 from shmstore.producer.transactions.buffer import TransactionBuffer
@@ -108,7 +108,7 @@ class EventWriter:
 
     def cut(self) -> None:
         """End a part: its last event says where the transaction began."""
-        state, header = self.state, split_stored(self.buffer.last)[0]
+        state, header = self.state, stored_head(self.buffer.last)[0]
         resume = [{"": [state.file, state.begun, state.gtids]}, header.order, header.row]
         self.buffer.replace_head(len(encode_head(header)), encode_head(header._replace(resume=resume)))  # the rows may be large
         self.buffer.cut()

@@ -43,7 +43,7 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from shmstore.encoding.row_check import check_rows
+from shmstore.encoding.row_check import check_rows, kinds_of
 from shmstore.errors import BatchTooLarge, StoreCorrupt
 from shmstore.event import ABSENT, FILTERS_CHANGED, Column, Cut, EntryType, Event, EventType, Position, Row, TableSchema
 from shmstore.memory.layout import MAX_PAYLOAD, SLOT, SlotFlag
@@ -107,13 +107,10 @@ _END, _DDL, _HEARTBEAT = int(EntryType.END), int(EntryType.DDL), int(EntryType.H
 COMPILED: bool = compiled is not None and os.environ.get("SHMSTORE_PURE", "") in ("", "0")
 
 
-class Packed:
+class Packed(NamedTuple):
     """`data` is MessagePack already: in the place of a body, or of a body's rows, it is copied as it is."""
 
-    __slots__ = ("data",)
-
-    def __init__(self, data: bytes | memoryview) -> None:
-        self.data = data
+    data: bytes | memoryview
 
 
 _KINDS: Final = tuple([get_origin(kind) or kind for kind in get_type_hints(Header).values()])[:-1]
@@ -286,6 +283,8 @@ def _known(blob: bytes) -> tuple[TableSchema, bytes]:
 def encode(event: Event) -> bytes:
     """Return `event` as MessagePack bytes. Raises ValueError, or TypeError, where it is none that could be read again: what does not
     fit, and what would."""
+    if COMPILED and (written := _written(event)) is not None:
+        return written
     table = event.table
     if table is None:
         body = schema = None
@@ -307,25 +306,41 @@ def encode(event: Event) -> bytes:
     return payload
 
 
+def _written(event: Event) -> bytes | None:
+    """The event's bytes, checked and written in one pass; None where something of it is unusual, or wrong, which the reference says then."""
+    with suppress(TypeError, AttributeError, ValueError, OverflowError, RecursionError):
+        if event.cut is None and not event.position.sources and event.entry in _ENTRY and event.type in _TYPE:
+            return _writer(event.table).event(_header_of(event), event.rows)
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _writer(table: TableSchema | None) -> compiled.EventWriter:
+    schema, kinds = (None, ()) if table is None else (encode_schema(table), kinds_of(table))
+    takes = [(0, 0, 0) if kind is None else (kind.take, kind.low, kind.high) for kind in kinds]
+    return compiled.EventWriter(schema, takes, Row, ABSENT, Decimal, UTC)
+
+
 def _header_of(event: Event) -> tuple[Any, ...]:
     """What `Header` holds, as a plain tuple: it is made in a third of the time."""
-    position = event.position
+    entry, type_, position, time_ms, server_id, length, transaction, order, part, database, _, _, sql, props, _ = event
+    file, offset, gtids, row, _ = position
     return (
-        int(event.entry),
-        int(event.type),
-        position.file,
-        position.offset,
-        event.length,
-        event.time_ms,
-        event.server_id,
-        event.transaction,
-        event.order,
-        event.part,
-        position.gtids,
-        position.row,
-        event.database,
-        event.sql,
-        event.props,
+        int(entry),
+        int(type_),
+        file,
+        offset,
+        length,
+        time_ms,
+        server_id,
+        transaction,
+        order,
+        part,
+        gtids,
+        row,
+        database,
+        sql,
+        props,
     )
 
 
@@ -413,9 +428,22 @@ def decode_stored(payload: bytes | memoryview) -> tuple[Header, bytes | None, li
         raise _unreadable(payload, error) from error
 
 
-def split_stored(payload: bytes | memoryview) -> tuple[Header, bytes | None, Packed]:
-    """Return (header, schema bytes, body as it is, and not looked at). Raises `StoreCorrupt`."""
+def stored_head(payload: bytes | memoryview) -> tuple[Header, bytes | None]:
+    """Return (header, schema bytes); the body is not looked at. Raises `StoreCorrupt`."""
     try:
+        header, schema, _ = _head(payload)
+    except (ValueError, TypeError) as error:
+        raise _unreadable(payload, error) from error
+    return header, schema
+
+
+def split_stored(payload: bytes | memoryview) -> tuple[Header, bytes | None, Packed]:
+    """As `stored_head`, and the body as it is, which is not looked at either."""
+    try:
+        if COMPILED:
+            found: tuple[Header, bytes | None, Packed] | None = compiled.split(payload, Header, _unpack, Packed)
+            if found is not None:
+                return found
         header, schema, at = _head(payload)
     except (ValueError, TypeError) as error:
         raise _unreadable(payload, error) from error

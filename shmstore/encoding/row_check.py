@@ -21,37 +21,43 @@ _BINARY: Final = (
 
 
 class ColumnKind(NamedTuple):
-    """What a column takes: values of `types`, which `fits` says more of; `wanted` in words."""
+    """What a column takes: values of `types`, which `fits` says more of; `wanted` in words; `take`, `low` and `high` for compiled code, which
+    checks the usual values itself (Take in shmstore/native/write.pxi)."""
 
     types: tuple[type, ...]
     wanted: str
+    take: int
     fits: Callable[[Any], bool] = lambda value: True
+    low: int = 0
+    high: int = 0
 
 
 def _integers(low: int, high: int) -> ColumnKind:
-    return ColumnKind((int,), f"an int from {low} to {high}", lambda value: low <= value <= high)
+    return ColumnKind((int,), f"an int from {low} to {high}", 1, lambda value: low <= value <= high, low, high)
 
 
 _KINDS: Final[dict[str, ColumnKind]] = {
     "year": _integers(0, 2155),
     "bit": _integers(0, 2**64 - 1),
     "bigint": _integers(-(2**63), 2**64 - 1),
-    **dict.fromkeys(("float", "double"), ColumnKind((float, int), "a float")),
-    "decimal": ColumnKind((Decimal,), "a finite decimal.Decimal", Decimal.is_finite),
-    "date": ColumnKind((date, str), "a date, or the text of a zero date", lambda value: not isinstance(value, datetime)),
+    **dict.fromkeys(("float", "double"), ColumnKind((float, int), "a float", 2)),
+    "decimal": ColumnKind((Decimal,), "a finite decimal.Decimal", 3, Decimal.is_finite),
+    "date": ColumnKind((date, str), "a date, or the text of a zero date", 4, lambda value: not isinstance(value, datetime)),
     "datetime": ColumnKind(
         (datetime, str),
         "a naive datetime, or the text of a zero date",
+        5,
         lambda value: isinstance(value, str) or value.tzinfo is None,
     ),
     "timestamp": ColumnKind(
         (datetime, str),
         "an aware datetime, or the text of a zero date",
+        6,
         lambda value: isinstance(value, str) or value.tzinfo is not None,
     ),
-    "time": ColumnKind((timedelta,), "a timedelta"),
-    **dict.fromkeys(_TEXT, ColumnKind((str,), "a str")),
-    **dict.fromkeys(_BINARY, ColumnKind(_BYTES, "bytes")),
+    "time": ColumnKind((timedelta,), "a timedelta", 7),
+    **dict.fromkeys(_TEXT, ColumnKind((str,), "a str", 8)),
+    **dict.fromkeys(_BINARY, ColumnKind(_BYTES, "bytes", 9)),
 }
 
 
@@ -63,7 +69,8 @@ def _kind_of(column: Column) -> ColumnKind | None:
 
 
 @lru_cache(maxsize=4096)
-def _kinds_of(table: TableSchema) -> tuple[ColumnKind | None, ...]:
+def kinds_of(table: TableSchema) -> tuple[ColumnKind | None, ...]:
+    """Return what each column of `table` takes; None for a column of a type that is not known."""
     return tuple([_kind_of(column) for column in table.columns])
 
 
@@ -85,7 +92,7 @@ def _absent(table: TableSchema, number: int, image: tuple[Any, ...] | None) -> l
     """Which columns an image lacks; None for no image."""
     if image is None:
         return None
-    kinds = _kinds_of(table)
+    kinds = kinds_of(table)
     if len(image) != len(kinds):
         raise ValueError(f"row {number} of table {_name(table)} has {len(image)} values, the table has {len(kinds)} columns")
     for i, (kind, value) in enumerate(zip(kinds, image, strict=True)):

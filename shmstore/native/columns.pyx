@@ -12,6 +12,7 @@ must hold here is: what it does read is what the reference reads.
     index.pxi  Index: the headers of a run of events as records; the rows of some of them as columns
     pack.pxi   MessagePack, written
     events.pxi one event's head as Python values, and Python values as MessagePack
+    write.pxi  an event of one's own, checked and written in one pass
 
 The events may lie in memory that another process can write to. Nothing read once is trusted when it is read again: places
 and sizes are kept here and checked before use, and text is checked where it was copied to.
@@ -20,12 +21,17 @@ and sizes are kept here and checked before use, and text is checked where it was
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.datetime cimport date_new, datetime_new, get_utc, import_datetime, timedelta_new
+from cpython.datetime cimport (
+    PyDate_CheckExact, PyDateTime_CheckExact, PyDelta_CheckExact, date_day, date_month, date_new, date_year, datetime_day, datetime_hour,
+    datetime_microsecond, datetime_minute, datetime_month, datetime_new, datetime_second, datetime_tzinfo, datetime_year, get_utc,
+    import_datetime, timedelta_days, timedelta_microseconds, timedelta_new, timedelta_seconds,
+)
 from cpython.dict cimport PyDict_Next, PyDict_Size
 from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_AsUnsignedLongLong
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
@@ -41,3 +47,4 @@ include "values.pxi"
 include "index.pxi"
 include "pack.pxi"
 include "events.pxi"
+include "write.pxi"

@@ -128,13 +128,22 @@ cdef int put_value(object value, type packed, Parts* parts, int depth) except -1
 
 def head(payload, type header, unpack):
     """Return (`header` of the event's fields, schema bytes or None, where the body begins); None where msgpack is to read it."""
+    return parts_of(payload, header, unpack, None)
+
+
+def split(payload, type header, unpack, type packed):
+    """As `head`, with the body as a `packed`, a tuple of one."""
+    return parts_of(payload, header, unpack, packed)
+
+
+cdef tuple parts_of(object payload, type header, object unpack, type packed):
     cdef Py_buffer view
     cdef const uint8_t* p
     cdef const uint8_t* at
     cdef const uint8_t* end
     cdef size_t size
     cdef int i
-    cdef list fields = []
+    fields = NEW_TUPLE(header, HEADER_FIELDS + 1)
     schema = None
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
     try:
@@ -144,12 +153,12 @@ def head(payload, type header, unpack):
             return None
         p += 3
         for i in range(HEADER_FIELDS):
-            fields.append(field(&p, end, KINDS[i]))
+            fill_item(fields, i, field(&p, end, KINDS[i]))
         at = p
         p = skip_resume(p, end)
         if p == NULL or p >= end:
             return None
-        fields.append(None if at[0] == 0xC0 else unpack(PyBytes_FromStringAndSize(<const char*>at, p - at)))
+        fill_item(fields, HEADER_FIELDS, None if at[0] == 0xC0 else unpack(PyBytes_FromStringAndSize(<const char*>at, p - at)))
         if p[0] == 0xC0:
             p += 1
         else:
@@ -160,7 +169,11 @@ def head(payload, type header, unpack):
             p += size
         if p >= end:
             return None
-        return tuple.__new__(header, fields), schema, p - <const uint8_t*>view.buf
+        if packed is None:
+            return fields, schema, p - <const uint8_t*>view.buf
+        body = NEW_TUPLE(packed, 1)
+        fill_item(body, 0, PyMemoryView_FromObject(payload)[p - <const uint8_t*>view.buf:])
+        return fields, schema, body
     except (_Unusual, UnicodeDecodeError):
         return None
     finally:

@@ -13,6 +13,13 @@ DEF DAY = 86400000000
 import_datetime()
 
 
+cdef extern from *:
+    """
+    #define NEW_TUPLE(kind, size) PyType_GenericAlloc((PyTypeObject*)(kind), size)
+    """
+    object NEW_TUPLE(type kind, Py_ssize_t size)  # of a subclass of tuple, its items not set yet
+
+
 class _Unusual(Exception):
     """The reference must read this."""
 
@@ -39,16 +46,29 @@ def rows(body, bytes makes, type row, absent, decimal):
         if p != end:
             return None
         if before is None:
-            return () if after is None else tuple([tuple.__new__(row, (None, values)) for values in after])
+            return () if after is None else tuple([pair(row, None, values) for values in after])
         if after is None:
-            return tuple([tuple.__new__(row, (values, None)) for values in before])
+            return tuple([pair(row, values, None) for values in before])
         if len(before) != len(after):
             return None
-        return tuple([tuple.__new__(row, (before[i], after[i])) for i in range(len(before))])
+        return tuple([pair(row, before[i], after[i]) for i in range(len(before))])
     except (_Unusual, ValueError, ArithmeticError):  # of them, text that is not UTF-8, and dates beyond the calendar
         return None
     finally:
         PyBuffer_Release(&view)
+
+
+cdef inline void fill_item(object made, Py_ssize_t i, object value):
+    """Set an item of a tuple from NEW_TUPLE, which no other code has seen."""
+    Py_INCREF(value)
+    PyTuple_SET_ITEM(made, i, value)
+
+
+cdef inline object pair(type kind, object first, object second):
+    made = NEW_TUPLE(kind, 2)
+    fill_item(made, 0, first)
+    fill_item(made, 1, second)
+    return made
 
 
 cdef list image_rows(const uint8_t** at, const uint8_t* end, bytes makes, object absent, object decimal):

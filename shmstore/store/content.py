@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shmstore.encoding.codec import decode_schema, split_stored
+from shmstore.encoding.codec import decode_schema, stored_head
 from shmstore.errors import PositionNotFound, StoreCorrupt, refused
 from shmstore.event import TableSchema
 from shmstore.log.files import Content, LogFiles, log_of
@@ -137,7 +137,7 @@ def newest_schema(segment: Segment, table: str) -> TableSchema | None:
         try:
             content = own(read(segment, first, last))
             starts = [0, *content.ends.tolist()]
-            schemas = [split_stored(content.raw[start:end])[1] for start, end in pairwise(starts)]
+            schemas = [stored_head(content.raw[start:end])[1] for start, end in pairwise(starts)]
         except (PositionNotFound, StoreCorrupt):  # older ones are gone by now, or damaged
             return None
         for schema in map(decode_schema, dict.fromkeys(bytes(one) for one in reversed(schemas) if one is not None)):

@@ -323,7 +323,7 @@ def note_oversized(segment: Segment, payload: bytes | memoryview) -> None:
     if segment.read_text("source_file"):
         return
     with suppress(StoreCorrupt):  # raw bytes have no position
-        position = codec.split_stored(payload)[0].position
+        position = codec.stored_head(payload)[0].position
         if position.file and not position.of_group:
             segment.write_text("source_file", position.file)
             segment.words[header_word("source_offset")] = position.offset

@@ -112,7 +112,7 @@ class ReaderPlace:
         before = _point(segment, (newest + 1 if end is None else end) - 1)
         first = oldest_kept(segment.views) if before is None else before[0] + 1
         for sequence in range(first, newest + 1 if end is None else end):
-            header = codec.split_stored(Batch(segment, sequence, sequence, -1).raw)[0]
+            header = codec.stored_head(Batch(segment, sequence, sequence, -1).raw)[0]
             if header.cut is not None and header.transaction == self.inside and header.position.order >= self.position.order:
                 return sequence
         return end

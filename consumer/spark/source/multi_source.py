@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from shmstore import Batch, EventStore, EventType, Position, PositionNotFound
 from shmstore.consumer.remote.events import RemoteEvents
 from shmstore.consumer.spark.source.offset import Offset
-from shmstore.encoding.codec import Header, split_stored
+from shmstore.encoding.codec import Header, stored_head
 from shmstore.event import Sources as Places
 from shmstore.gtids import Gtids, covers, parse
 from shmstore.store.reader_place import ReaderPlace
@@ -73,7 +73,7 @@ def offset_at(store: EventStore, sequence: int, after: Offset | None = None) -> 
     Raises `PositionNotFound` where it is no such event.
     """
     batch = store.peek(sequence, limit_events=1)
-    mark = next((SourceMark.of(sequence, split_stored(payload)[0]) for payload in batch.payloads()), None)
+    mark = next((SourceMark.of(sequence, stored_head(payload)[0]) for payload in batch.payloads()), None)
     if mark is None:
         raise PositionNotFound(f"event {sequence} of store {store.name!r} is within a transaction, where no query can continue")
     here, ahead = _gtids(mark.sources), ""
@@ -121,7 +121,7 @@ def marks(store: EventStore, first: int | None = None, last: int | None = None) 
         start = max(first, last - _LOOK + 1)
         batch = store.peek(start, limit_events=last - start + 1)
         for i, payload in reversed(list(enumerate(batch.payloads(), start))):
-            mark = SourceMark.of(i, split_stored(payload)[0])
+            mark = SourceMark.of(i, stored_head(payload)[0])
             if mark is not None:
                 yield mark
         last = start - 1
@@ -129,7 +129,7 @@ def marks(store: EventStore, first: int | None = None, last: int | None = None) 
 
 def whole(batch: Batch, most: int) -> int:
     """Return how many of the first events of `batch` end with a mark: the most up to `most`, else the fewest; 0 without one."""
-    found = [i for i, payload in enumerate(batch.payloads(), 1) if SourceMark.of(i, split_stored(payload)[0]) is not None]
+    found = [i for i, payload in enumerate(batch.payloads(), 1) if SourceMark.of(i, stored_head(payload)[0]) is not None]
     return max((i for i in found if i <= most), default=min(found, default=0))
 
 
@@ -207,7 +207,7 @@ class Sources(NamedTuple):
             at = end
 
     def _kept(self, payload: memoryview, read: bool) -> tuple[bool, str | None]:
-        header = split_stored(payload)[0]
+        header = stored_head(payload)[0]
         if read:  # rows of a snapshot: they stand where their source stood, and say no transaction
             return True, next((self.names[server] for server in _servers(header.gtids) if server in self.names), "")
         position = header.position
@@ -233,5 +233,5 @@ class Sources(NamedTuple):
         """Return the source of each event."""
         if name is not None:
             return pa.repeat(name, len(chunk.ends))
-        servers = [_server(split_stored(payload)[0].transaction) for payload in chunk.payloads()]
+        servers = [_server(stored_head(payload)[0].transaction) for payload in chunk.payloads()]
         return pa.array(map(self.names.get, servers), pa.string())

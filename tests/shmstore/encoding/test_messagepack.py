@@ -34,7 +34,7 @@ RESUMES = [
     ),
     *([{"a": at}, 1, 2] for at in (["f", 4], ["f", "4", ""], [5, 4, ""], ["f", 4, None], ["f", 4, "", 0])),
 ]
-READ = [codec.decode, codec.decode_stored, codec.split_stored]
+READ = [codec.decode, codec.decode_stored, codec.split_stored, codec.stored_head]
 
 plain = (
     st.none()
