@@ -104,9 +104,10 @@ PUBLIC = {
     "shmstore.encoding.arrow": "BINARY_TYPES Events Image PartialImage RowPositions ZeroDate arrow_type column_array fit widens",
     "shmstore.encoding.arrow_rows": "OPS Spread StoredEvents index_events partial_images partial_reads read_images read_rows runs stored_positions",
     "shmstore.encoding.codec": (
-        "FROM_PYTHON Header Packed bare_schema decode decode_schema decode_stored encode encode_batch "
+        "Header Packed bare_schema decode decode_schema decode_stored encode encode_batch "
         "encode_head encode_schema encode_stored pack split_stored stored_head stored_parts unpack_rows"
     ),
+    "shmstore.encoding.conversions": "FROM_PYTHON",
     "shmstore.encoding.row_order": "seqs",
     "shmstore.errors": (
         "BinlogDisabled BinlogPurged CopyUnreadable PositionNotFound ProtocolError SchemaUnknown "

@@ -32,9 +32,9 @@ A str in a DATE, DATETIME or TIMESTAMP column is a zero or impossible date, as M
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, get_origin, get_type_hints
@@ -43,6 +43,7 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
+from shmstore.encoding.conversions import MAKES, conversions
 from shmstore.encoding.row_check import check_rows, kinds_of
 from shmstore.errors import BatchTooLarge, StoreCorrupt
 from shmstore.event import ABSENT, FILTERS_CHANGED, Column, Cut, EntryType, Event, EventType, Position, Row, TableSchema
@@ -119,10 +120,6 @@ _EVENT: Final = bytes([0x95, FORMAT])  # how an event's bytes begin: an array of
 _LARGE: Final = 1 << 20
 _ENTRY = {int(entry): entry for entry in EntryType}
 _TYPE = {int(type_): type_ for type_ in EventType}
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
-_EPOCH = datetime(1970, 1, 1)
-_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 # ---------------------------------------------------------------- MessagePack
 
@@ -157,81 +154,6 @@ def _refuse(code: int, data: bytes) -> Any:
 def unpack_rows(rows: Any) -> Any:
     """Return the rows of a body as lists, where they are `Packed`; else as they are."""
     return _unpack(rows.data) if isinstance(rows, Packed) else rows
-
-
-# ---------------------------------------------------------------- stored value -> Python value
-
-
-def _to_decimal(value: Any) -> Any:
-    return Decimal(value) if type(value) is str else value
-
-
-def _to_date(value: Any) -> Any:
-    return date.fromordinal(value + _EPOCH_DAY) if type(value) is int else value
-
-
-def _to_datetime(value: Any) -> Any:
-    return _EPOCH + timedelta(microseconds=value) if type(value) is int else value
-
-
-def _to_timestamp(value: Any) -> Any:
-    return _EPOCH_UTC + timedelta(microseconds=value) if type(value) is int else value
-
-
-def _to_time(value: Any) -> Any:
-    return timedelta(microseconds=value) if type(value) is int else value
-
-
-_TO_PYTHON: dict[str, Callable[[Any], Any]] = {
-    "decimal": _to_decimal,
-    "date": _to_date,
-    "datetime": _to_datetime,
-    "timestamp": _to_timestamp,
-    "time": _to_time,
-}
-
-_MAKES = {name: number for number, name in enumerate(_TO_PYTHON, 1)}  # Make in shmstore/native/values.pxi
-
-
-# ---------------------------------------------------------------- Python value -> stored value
-
-
-def _from_decimal(value: Any) -> Any:
-    return format(value, "f") if isinstance(value, Decimal) else value
-
-
-def _from_date(value: Any) -> Any:
-    return value.toordinal() - _EPOCH_DAY if isinstance(value, date) else value
-
-
-def _from_datetime(value: Any) -> Any:
-    return (value - _EPOCH) // _MICROSECOND if isinstance(value, datetime) else value
-
-
-def _from_timestamp(value: Any) -> Any:
-    return (value - _EPOCH_UTC) // _MICROSECOND if isinstance(value, datetime) else value
-
-
-def _from_time(value: Any) -> Any:
-    return value // _MICROSECOND if isinstance(value, timedelta) else value
-
-
-#: Type of a column -> what makes a stored value of its Python value; of other types both are the same.
-FROM_PYTHON: dict[str, Callable[[Any], Any]] = {
-    "decimal": _from_decimal,
-    "date": _from_date,
-    "datetime": _from_datetime,
-    "timestamp": _from_timestamp,
-    "time": _from_time,
-}
-
-
-@lru_cache(maxsize=4096)
-def _conversions(table: TableSchema) -> tuple[tuple[tuple[int, Any], ...], tuple[tuple[int, Any], ...]]:
-    """The columns of `table` whose values change on the way in and out: ((index, to Python), ...), ((index, from) ...)."""
-    to = tuple((i, _TO_PYTHON[c.type]) for i, c in enumerate(table.columns) if c.type in _TO_PYTHON)
-    from_ = tuple((i, FROM_PYTHON[c.type]) for i, c in enumerate(table.columns) if c.type in FROM_PYTHON)
-    return to, from_
 
 
 # ---------------------------------------------------------------- schema
@@ -274,7 +196,7 @@ def _known(blob: bytes) -> tuple[TableSchema, bytes]:
     """The schema of `blob`, and what compiled code makes of its columns. A lookup by bytes costs less than one by the schema."""
     table = decode_schema(blob)
     hash(table)  # of damaged bytes, it may hold a list or a map where text belongs
-    return table, bytes([_MAKES.get(column.type, 0) for column in table.columns])
+    return table, bytes([MAKES.get(column.type, 0) for column in table.columns])
 
 
 # ---------------------------------------------------------------- events
@@ -523,7 +445,7 @@ def _encode_image(table: TableSchema, image: list[Any] | None) -> tuple[list[int
         return None, None
     present = [i for i, value in enumerate(image[0]) if value is not ABSENT]
     columns = None if len(present) == len(table.columns) else present
-    from_python = _conversions(table)[1]
+    from_python = conversions(table)[1]
     rows = []
     for values in image:
         stored = list(values)
@@ -553,7 +475,7 @@ def _decode_rows(table: TableSchema, makes: bytes, body: memoryview) -> tuple[Ro
 def _decode_image(table: TableSchema, columns: Any, rows: Any) -> list[tuple[Any, ...]] | None:
     if rows is None:
         return None
-    to_python = _conversions(table)[0]
+    to_python = conversions(table)[0]
     width = len(table.columns)
     decoded = []
     for values in rows:

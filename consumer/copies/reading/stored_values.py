@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from shmstore.encoding.arrow import BINARY_TYPES, arrow_type
-from shmstore.encoding.codec import FROM_PYTHON
+from shmstore.encoding.conversions import FROM_PYTHON
 from shmstore.event import Column, TableSchema
 
 Stored = Callable[[Any], Any]
