@@ -18,14 +18,17 @@ _MOST: Final = (1 << 64) - 1
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """Return the content of a file. Raises OSError, and `ValueError` for what is not a regular file."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ValueError("it is not a regular file")
-        with open(fd, "rb", closefd=False) as file:
-            return file.read()
-    finally:
+    with open(path, "rb", opener=open_regular) as file:
+        return file.read()
+
+
+def open_regular(path: str, flags: int) -> int:
+    """Open a file, as the `opener` of `open`. Raises OSError, and `ValueError` for what is not a regular file, which it does not wait for."""
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
+        raise ValueError("it is not a regular file")
+    return fd
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from shmstore.atomic_file import refused
+from shmstore.errors import StoreError
 from shmstore.home.home import FIX, Home, May
-from shmstore.stored_json import parse_json, read_bytes
+from shmstore.stored_json import open_regular, parse_json, read_bytes
 
 
 class LinesFile:
@@ -36,7 +37,7 @@ class LinesFile:
             if self._may is not None and not self._may():
                 return
             try:
-                with self.path.open("r+b", buffering=0) as file:
+                with open(self.path, "r+b", buffering=0, opener=open_regular) as file:
                     end = file.seek(-1, os.SEEK_END) + 1
                     if file.read(1) != b"\n":  # what a crash left of a last line
                         file.seek(0)
@@ -54,10 +55,12 @@ class LinesFile:
 
     def _has_line(self) -> bool:
         try:
-            with self.path.open("rb") as file:
+            with open(self.path, "rb", opener=open_regular) as file:
                 return file.readline().endswith(b"\n")
         except FileNotFoundError:
             return False
+        except ValueError as error:
+            raise StoreError(f"{self._what} {self.path}: {error}; move it away, and a new one is made") from error
         except OSError as error:
             raise refused(self.path, error, self._what, FIX) from error
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from shmstore.clock import calendar_ms
-from shmstore.errors import refused
+from shmstore.errors import StoreError, refused
 from shmstore.home.home import FIX, Home
 from shmstore.memory.segment import check_name
 from shmstore.stored_json import read_json
@@ -61,6 +61,16 @@ def kept(home: Home, subscription: str | None = None) -> Pause | None:
         return Pause(0, "")
     except OSError as error:
         raise refused(f"{path}, which pauses what it names, cannot be read", error, f"let this user read it, or {FIX}") from error
+
+
+def is_kept(home: Home, subscription: str, *, unseen: bool) -> bool:
+    """Return whether a subscription is paused; `unseen` for a user of the store who may not look into its home. Raises `StoreError` as `kept`."""
+    try:
+        return kept(home, subscription) is not None
+    except StoreError as error:
+        if isinstance(error.__cause__, PermissionError):
+            return unseen
+        raise
 
 
 def read(path: Path) -> Pause:

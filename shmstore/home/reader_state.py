@@ -146,7 +146,7 @@ def filters_kept(home: Home) -> dict[str, list[str]]:
 
 def filter_in(path: Path) -> list[str]:
     """Return the expressions in one such file. Raises OSError, and what a damaged one raises: ValueError, KeyError, TypeError."""
-    value = json.loads(path.read_text())
+    value = read_json(path)
     if value["shmstore_client_filter"] != FORMAT:
         raise ValueError(f"it is not of format {FORMAT}")
     return [str(each) for each in value["expressions"]]

@@ -120,7 +120,7 @@ class SubscriptionTable:
                 if state == FREE:
                     self._fill(entry, name, start)
                 self._note_owner(entry)
-                self._words[PAUSED_OF[entry]] = pauses.kept(self._home, name) is not None
+                self._words[PAUSED_OF[entry]] = pauses.is_kept(self._home, name, unseen=bool(self._words[PAUSED_OF[entry]]))
             except BaseException:
                 if self._words[STATE_OF[entry]] == JOINING:
                     self._words[STATE_OF[entry]] = FREE
@@ -130,6 +130,7 @@ class SubscriptionTable:
 
     def _fill(self, entry: int, name: str, start: Beginning) -> None:
         words = self._words
+        words[PAUSED_OF[entry]] = 0
         first = start.place.first_new(self._segment) if isinstance(start, ReplayFilter) else first_wanted(self._segment, start)
         ack = first - 1
         self._segment.write_text("name", name, entry)

@@ -19,11 +19,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from shmstore import Consumer, EventType, StoreError
-from shmstore.consumer.copies.change_reduction import Merge, columns_of
+from shmstore.consumer.copies.change_reduction import Merge
+from shmstore.consumer.copies.changed_rows import target_fields
 from shmstore.consumer.copies.databases.target import database_target
 from shmstore.consumer.copies.reading.arrow_copies import delta, iceberg, parquet
 from shmstore.consumer.copies.reading.called import CalledCopy
 from shmstore.consumer.copies.reading.databases import postgresql, sqlite
+from shmstore.consumer.formats.values import time_text
+from shmstore.encoding.arrow import column_array
 from shmstore.errors import CopyUnreadable
 from shmstore.event import Column, TableSchema
 from shmstore.producer.verify import source_rows
@@ -154,14 +157,14 @@ def typed(server: Server, database: str, state: Path) -> Iterator[tuple[Running,
 
 def _parquet(place: Path, schema: TableSchema, rows: list[Any]) -> ReadableCopy:
     place.mkdir()
-    pq.write_table(columns_of(schema, _as_stored(schema, rows), "error"), place / "one.parquet")
+    pq.write_table(_copied(schema, rows), place / "one.parquet")
     return parquet(str(place))
 
 
 def _delta(place: Path, schema: TableSchema, rows: list[Any]) -> ReadableCopy:
     import deltalake
 
-    deltalake.write_deltalake(str(place), columns_of(schema, _as_stored(schema, rows), "error"))
+    deltalake.write_deltalake(str(place), _copied(schema, rows))
     return delta(str(place))
 
 
@@ -171,9 +174,20 @@ def _iceberg(place: Path, schema: TableSchema, rows: list[Any]) -> ReadableCopy:
     place.mkdir()
     catalog = SqlCatalog("copies", uri=f"sqlite:///{place}/catalog.db", warehouse=f"file://{place}")
     catalog.create_namespace("shop")
-    table = columns_of(schema, _as_stored(schema, rows), "error")
+    table = _copied(schema, rows)
     catalog.create_table("shop.t", schema=table.schema).append(table)
     return iceberg(str(place / "shop" / "t"))
+
+
+def _copied(schema: TableSchema, rows: list[Any]) -> pa.Table:
+    """The rows with the columns that a copy has."""
+    arrays = []
+    by_column = zip(*_as_stored(schema, rows), strict=True) if rows else [()] * len(schema.columns)
+    for column, field, values in zip(schema.columns, target_fields(schema), by_column, strict=True):
+        text = time_text(column.scale) if column.type == "time" else None
+        cells = [value if text is None or value is None else text(value) for value in values]
+        arrays.append(pa.array(cells, field.type) if text else column_array(column, field.type, cells, "error"))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(target_fields(schema)))
 
 
 def _as_stored(schema: TableSchema, rows: list[Any]) -> list[Any]:
@@ -268,7 +282,7 @@ def test_a_copy_in_postgresql(mariadb: Server, database: str, tmp_path: Path) ->
     """The types that replicate gives a copy there, every value equal; then one digit off, NULL for an empty text, a row missing."""
     with start_postgres() as postgres, typed(mariadb, database, tmp_path) as (run, copied):
         schema = copied["schema"]
-        rows = columns_of(schema, _as_stored(schema, copied["rows"]), "error")
+        rows = _copied(schema, copied["rows"])
         keys = tuple([schema.names[i] for i in schema.primary_key])
         url = f"postgresql://{postgres.user}@127.0.0.1:{postgres.port}/postgres"
         with psycopg.connect(url, password=postgres.password, autocommit=True) as connection:
