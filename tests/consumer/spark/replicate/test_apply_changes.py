@@ -213,6 +213,10 @@ def test_the_page(
     text = text.replace(".awaitTermination()", ".awaitTermination(100)").replace(
         'keys="id"', 'keys="id", trigger={"availableNow": True}'
     )
-    started(lambda: exec(compile(text, "spark-apply", "exec"), {}))
+    name = spark.conf.get("spark.app.name")
+    try:
+        started(lambda: exec(compile(text, "spark-apply", "exec"), {}))
+    finally:
+        spark.conf.set("spark.app.name", name)  # which the program gave to this session, as others use it
     found = {int(row["id"]): row["status"] for row in DeltaTable(tmp_path / "paid").to_pyarrow_table().to_pylist()}
     assert found == {4: "paid"}
