@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.benchmarks import measure
-from scripts.benchmarks.snapshot import _fill, _seconds_of
+from scripts.benchmarks.snapshot import _seconds_of, fill
 from scripts.benchmarks.spark import _session
 from shmstore import EventStore, StoreNotFound, producer
 from shmstore.consumer.spark import read_table
@@ -99,7 +99,7 @@ def _measure(spark: Any, server: Server, kind: str, case: str, runs: int, quick:
         "jdbc 2 partitions": partial(_jdbc, kind=kind, parts=2),
         "jdbc 1 partition": partial(_jdbc, kind=kind, parts=1),
     }
-    table, rows = _fill(server, case, _ROWS[case] // (4 if quick else 1))
+    table, rows = fill(server, case, _ROWS[case] // (4 if quick else 1))
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in subjects}
     with tempfile.TemporaryDirectory() as state, _Case(spark, server, table, rows, state) as about:
         for run in range(runs + 1):  # the first warms the JVM; they take turns
