@@ -213,10 +213,10 @@ def test_the_clone_hides_nothing_from_a_program_next_to_it(tmp_path: Path) -> No
 
 
 STORE = (
-    "ack_point_until attach attach_again batch_mode behind_ring capacity check claim clear close create cursor_at ddl_isolation epoch find first_position "
-    "has_log heartbeat home home_of in_use is_own last_ack_point latest_event latest_position limit_bytes lost may_produce memory_unit name "
-    "names newest oldest open_transaction pause peek put put_cursor put_encoded read removed resize resume seek slots source start_position stat subscribe subscriptions "
-    "sync trim undo_create unlink unsubscribe"
+    "ack_point_until attach attach_again batch_mode behind_ring capacity check claim clear close create cursor_at ddl_isolation epoch find "
+    "first_position has_log heartbeat home home_of in_use is_own last_ack_point latest_event latest_position limit_bytes lost may_produce "
+    "memory_unit name names newest oldest open_transaction pause peek put put_cursor put_encoded read removed resize resume seek slots source "
+    "start_position stat subscribe subscriptions sync trim undo_create unlink unsubscribe"
 )
 SUBSCRIPTION = "ack ack_cursor advance close get get_cursor interrupt lag_events may_write paused rollback save_checkpoint seek"
 BATCH = (
