@@ -90,8 +90,6 @@ def peaks(
     environment = {**os.environ, "SHMSTORE_PURE": str(int(pure))}
     found: dict[str, float] = {}
     with EventStore.create(name) as store, server.connect(database="large") as connection, connection.cursor() as cursor:
-        for reader in readers:
-            store.subscribe(reader).close()
         arguments = [name, str(server.port), exclude, rows]
         processes = {"producer": subprocess.Popen([sys.executable, "-c", PRODUCER, *arguments], env=environment)}
         try:
@@ -103,6 +101,7 @@ def peaks(
                 time.sleep(0.05)
             wait_for(server, store, producer)
             for reader in readers:
+                store.subscribe(reader, start="latest").close()  # behind the rows of `wait_for`
                 command = [sys.executable, "-c", READER, name, reader]
                 processes[reader] = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
                 assert processes[reader].stdout.readline() == "ready\n"  # type: ignore[union-attr]
