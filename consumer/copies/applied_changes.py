@@ -342,6 +342,11 @@ class AppliedChanges:
     def _sequence(self) -> str:
         return VALID_FROM if self._history else SEQ
 
+    @property
+    def _aside_keys(self) -> tuple[str, ...]:
+        """The key of the deletes that are kept: of a history each has its own."""
+        return (*self._keys, SEQ) if self._history else self._keys
+
     def _add_columns(self, schema: TableSchema, data: SearchableTable) -> None:
         """Give the table the columns of `schema` that it lacks: its rows have NULL there. Raises `CannotFollow`."""
         there, wanted = set(map(folded, data.names)), set(map(folded, schema.names))
@@ -362,14 +367,14 @@ class AppliedChanges:
         else:
             fresh = [(key, max(seqs)) for key, seqs in deletes.items() if key not in known or known[key][0][0] < max(seqs)]
         if fresh:
-            keys = self._keys if not self._history else (*self._keys, SEQ)
+            keys = self._aside_keys
             kept = self._key_table(rows, [key for key, _ in fresh]).append_column(SEQ, pa.array([seq for _, seq in fresh], kind))
             self._commit(aside, Merge(keys, kept, kept.select(list(keys)).slice(0, 0), _schema(kept, keys)), {HISTORY: 0})
 
     def _forget(self, oldest: Any, aside: SearchableTable, rows: pa.Table) -> None:
         """Forget the deletes before `oldest`."""
         kind = rows.schema.field(SEQUENCE).type
-        keys = self._keys if not self._history else (*self._keys, SEQ)
+        keys = self._aside_keys
         columns = pa.schema([*(rows.schema.field(key) for key in self._keys), pa.field(SEQ, kind)])
         found = aside.rows_of(None, columns)
         old = found.filter(pa.array([seq < oldest for seq in found.column(SEQ).to_pylist()], pa.bool_()))

@@ -11,6 +11,7 @@ from typing import Final
 
 from shmstore.consumer.formats.canal_values import Values
 from shmstore.consumer.wire.encoding.entry import Encoder
+from shmstore.consumer.wire.protocol.connection_state import varint
 from shmstore.encoding.codec import encode
 from shmstore.event import Event
 
@@ -29,7 +30,7 @@ class CanalPackets:
         found = self._encoder.encode(encode(event)) or b""
         parts = []
         while found:
-            size, at = _varint(found, 1)
+            size, at = _read_varint(found, 1)
             parts.append(found[: at + size])
             found = found[at + size :]
         return parts
@@ -38,34 +39,25 @@ class CanalPackets:
         """Return a Packet with one of the event's entries, the last if none is given; with `rows`, an entry for each of these."""
         whole = self.entries(event)[-1] if entry is None else entry
         body = whole if rows is None else self._of_rows(event, whole, rows)
-        return _PACKET + _as_varint(len(body)) + body
+        return _PACKET + varint(len(body)) + body
 
     def _of_rows(self, event: Event, whole: bytes, rows: Sequence[int]) -> bytes:
         header, _ = _parted(whole)
         found = []
         for row in rows:
             _, change = _parted(self.entries(event._replace(rows=(event.rows[row],)))[-1])
-            found.append(_MESSAGE + _as_varint(len(header) + len(change)) + header + change)
+            found.append(_MESSAGE + varint(len(header) + len(change)) + header + change)
         return b"".join(found)
 
 
 def _parted(entry: bytes) -> tuple[bytes, bytes]:
     """The header of an entry, with its tag and length, and what follows it."""
-    _, start = _varint(entry, 1)
-    size, at = _varint(entry, start + 1)
+    _, start = _read_varint(entry, 1)
+    size, at = _read_varint(entry, start + 1)
     return entry[start : at + size], entry[at + size :]
 
 
-def _as_varint(number: int) -> bytes:
-    found = bytearray()
-    while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
-        number >>= 7
-    found.append(number)
-    return bytes(found)
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     """The number at a place, and the place after it."""
     number = shift = 0
     while True:

@@ -1,13 +1,14 @@
-"""What the connections of several queues have in common: addresses, TLS, settings, and the words for a second instance."""
+"""What the connections of several queues have in common: addresses, TLS, settings, names of partitions, and the words for a second instance."""
 
 from __future__ import annotations
 
 import ssl
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from shmstore.certificate import load_certificate
-from shmstore.consumer.queues.queue import QueueRefused
+from shmstore.consumer.queues.queue import Message, QueueRefused
 
 ANSWER_SECONDS: Final = 30.0  # for a server to answer
 
@@ -51,6 +52,14 @@ def checked(
         else:
             found[name] = int(value)
     return found, said
+
+
+def numbered(name: str, message: Message, partitions: int, between: str = ".") -> str:
+    """Return the name of the message's partition of `name`: the name alone where there is one, else NAME.0, NAME.1 and so on, by its key."""
+    if partitions == 1:
+        return name
+    number = message.partition
+    return f"{name}{between}{zlib.crc32(message.key or b'') % partitions if number is None else number}"
 
 
 def fenced(reader: str) -> QueueRefused:

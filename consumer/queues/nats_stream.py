@@ -21,7 +21,6 @@ import re
 import ssl
 import threading
 import uuid
-import zlib
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
@@ -33,7 +32,7 @@ from nats.errors import Error as NatsError
 from nats.js.api import RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import APIError, NotFoundError
 
-from shmstore.consumer.queues.connecting import ANSWER_SECONDS, checked, fenced, hosts
+from shmstore.consumer.queues.connecting import ANSWER_SECONDS, checked, fenced, hosts, numbered
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
 from shmstore.stored_json import parse_json
 
@@ -207,7 +206,10 @@ class NatsStream:
         """Add what is not in the stream yet, and the mark."""
         if self._client is None:
             raise QueueUnreachable(f"NATS at {self._address} is not open")
-        made = [(self._subject(message), message, _headers(message, mark.epoch)) for message in messages]
+        made = [
+            (numbered(_subject(message.topic), message, self._partitions), message, _headers(message, mark.epoch))
+            for message in messages
+        ]
         for _, message, headers in made:
             size = len(message.value or b"") + sum([len(name) + len(text.encode()) + 4 for name, text in headers.items()]) + 100
             if size > self._largest:
@@ -290,13 +292,6 @@ class NatsStream:
         raise QueueUnreachable(
             f"NATS at {self._address} did not take a part of a batch{self._said and ': ' + self._said}"
         ) from error
-
-    def _subject(self, message: Message) -> str:
-        subject = _subject(message.topic)
-        if self._partitions == 1:
-            return subject
-        number = message.partition
-        return f"{subject}.{zlib.crc32(message.key or b'') % self._partitions if number is None else number}"
 
     # ---------------------------------------------------------------- end, errors
 

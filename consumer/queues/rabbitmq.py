@@ -14,7 +14,6 @@ import itertools
 import logging
 import re
 import ssl
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -22,7 +21,7 @@ from typing import Any, Final
 import pika
 from pika.exceptions import AMQPError, ProbableAccessDeniedError, ProbableAuthenticationError
 
-from shmstore.consumer.queues.connecting import ANSWER_SECONDS, checked, hosts
+from shmstore.consumer.queues.connecting import ANSWER_SECONDS, checked, hosts, numbered
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
 
 WINDOW: Final = 2000  # messages that are not confirmed yet
@@ -160,7 +159,7 @@ class RabbitMQ:
         if self._channel is None:
             raise QueueUnreachable(f"RabbitMQ at {self._address} is not open")
         try:
-            made = [(self._key(message), message) for message in messages]
+            made = [(numbered(message.topic, message, self._partitions), message) for message in messages]
             for name in sorted({key for key, _ in made} - self._queues) if self._create else ():
                 self._channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"}, callback=self._done)
                 self._wait(f"declare queue {name}")
@@ -208,12 +207,6 @@ class RabbitMQ:
             waiting.pop(confirmed, None)
         if self._error is None and len(waiting) < WINDOW // 2:
             self._fill()
-
-    def _key(self, message: Message) -> str:
-        if self._partitions == 1:
-            return message.topic
-        number = message.partition
-        return f"{message.topic}.{zlib.crc32(message.key or b'') % self._partitions if number is None else number}"
 
     # ---------------------------------------------------------------- end, errors
 

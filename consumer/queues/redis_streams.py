@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 import ssl
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -37,7 +36,7 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from shmstore.consumer.queues.connecting import ANSWER_SECONDS, checked, fenced, hosts, tls_context
+from shmstore.consumer.queues.connecting import ANSWER_SECONDS, checked, fenced, hosts, numbered, tls_context
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
 
 PROGRESS: Final = "shmstore-progress"
@@ -144,7 +143,7 @@ class RedisStreams:
             batch.watch(self._counter)  # before it is read: where it changes from here on, `execute` does nothing
             if int(batch.get(self._counter) or 0) != self._instance:
                 raise fenced(self._reader)
-            added = [(self._stream(message), message) for message in messages]
+            added = [(numbered(message.topic, message, self._partitions, ":"), message) for message in messages]
             for stream in {stream for stream, _ in added} - self._streams:
                 # The one error that MULTI does not find before it begins, and then leaves the rest of the batch in.
                 if (kind := batch.type(stream)) not in (b"stream", b"none"):
@@ -171,14 +170,6 @@ class RedisStreams:
             client.hdel(self._progress, self._reader)
         else:
             client.hset(self._progress, self._reader, self._mark)
-
-    def _stream(self, message: Message) -> str:
-        if self._partitions == 1:
-            return message.topic
-        number = message.partition
-        if number is None:
-            number = zlib.crc32(message.key or b"") % self._partitions
-        return f"{message.topic}:{number}"
 
     def close(self) -> None:
         """Let go of the connection."""

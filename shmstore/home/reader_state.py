@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -38,11 +38,16 @@ def keep_aside(home: Home, subscription: str, tables: Iterable[str]) -> None:
 
 def copies_aside(home: Home) -> dict[str, list[str]]:
     """Return what `keep_aside` wrote, by subscription; nothing of what this user may not read, or is damaged."""
+    return _by_subscription(home, ASIDE, tables_in)
+
+
+def _by_subscription(home: Home, ending: str, read: Callable[[Path], list[str]]) -> dict[str, list[str]]:
+    """What `read` finds in the files of this ending, by subscription."""
     found: dict[str, list[str]] = {}
     with suppress(OSError):
-        for path in sorted(home.path.glob(f"*{ASIDE}")):
+        for path in sorted(home.path.glob(f"*{ending}")):
             with suppress(OSError, ValueError, KeyError, TypeError):
-                found[path.name.removesuffix(ASIDE)] = tables_in(path)
+                found[path.name.removesuffix(ending)] = read(path)
     return found
 
 
@@ -136,12 +141,7 @@ def keep_filter(home: Home, subscription: str, expressions: list[str], may: May 
 
 def filters_kept(home: Home) -> dict[str, list[str]]:
     """Return what `keep_filter` wrote, by subscription; nothing of what this user may not read, or is damaged."""
-    found: dict[str, list[str]] = {}
-    with suppress(OSError):
-        for path in sorted(home.path.glob(f"*{FILTER}")):
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                found[path.name.removesuffix(FILTER)] = filter_in(path)
-    return found
+    return _by_subscription(home, FILTER, filter_in)
 
 
 def filter_in(path: Path) -> list[str]:

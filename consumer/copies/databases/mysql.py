@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from shmstore.certificate import load_certificate
 from shmstore.consumer.copies.change_reduction import CURRENT, OURS, SEQ, VALID_TO, CopyRefuses
 from shmstore.consumer.copies.database_url import ServerUrl
 from shmstore.consumer.copies.databases.dialect import Refusal, Reshaping, Statements, TablePlace, TableShape
-from shmstore.consumer.copies.databases.standard_sql import StandardSql
+from shmstore.consumer.copies.databases.standard_sql import StagingSql
 from shmstore.consumer.copies.databases.text_values import around, hexadecimal, joined, known_column, plain, replaced
 from shmstore.encoding.arrow import BINARY_TYPES
 from shmstore.event import Column
@@ -89,7 +90,7 @@ _OF_ALL |= {1836, 1873, 1927, 3024, 3032, 3100, 3101, 3168, 3572, 3950, 4031}
 _DUPLICATE = 1062
 
 
-class MySql(StandardSql):
+class MySql(StagingSql):
     """A MySQL or MariaDB server, as `url` names it."""
 
     kind = "mysql"
@@ -285,47 +286,35 @@ class MySql(StandardSql):
     def merge(self, database: Statements, place: TablePlace, keys: Sequence[str], deletes: pa.Table, upserts: pa.Table) -> None:
         """`SqlDialect.merge`."""
         table = self.table(place)
-        stage = self._stage(database, place, pa.concat_tables([deletes.select(list(keys)), upserts.select(list(keys))]))
-        # by its whole name: with an alias MySQL asks for a database of the connection
-        database.execute(f"DELETE {table} FROM {table} JOIN {stage} s ON {self._same(keys, table)}")
-        database.execute(f"DROP TEMPORARY TABLE {stage}")
+        keyed = pa.concat_tables([deletes.select(list(keys)), upserts.select(list(keys))])
+        with self.staged(database, place, keyed) as stage:
+            # by its whole name: with an alias MySQL asks for a database of the connection
+            database.execute(f"DELETE {table} FROM {table} JOIN {stage} s ON {self.same(keys, table)}")
         self._insert(database, table, upserts)
 
     def update(self, database: Statements, place: TablePlace, keys: Sequence[str], rows: pa.Table) -> None:
         """`SqlDialect.update`."""
-        stage = self._stage(database, place, rows)
         new = ", ".join(f"t.{self.quote(name)} = s.{self.quote(name)}" for name in rows.column_names if name not in keys)
-        database.execute(f"UPDATE {self.table(place)} t JOIN {stage} s ON {self._same(keys, 't')} SET {new}")
-        database.execute(f"DROP TEMPORARY TABLE {stage}")
-
-    def rows_of(
-        self, database: Statements, place: TablePlace, keys: pa.Table | None, columns: Sequence[str]
-    ) -> Sequence[Sequence[Any]]:
-        """`SqlDialect.rows_of`."""
-        table, names = self.table(place), ", ".join(f"t.{self.quote(name)}" for name in columns)
-        if keys is None:
-            return database.query(f"SELECT {names} FROM {table} t")
-        stage = self._stage(database, place, keys)
-        found = database.query(f"SELECT {names} FROM {table} t JOIN {stage} s ON {self._same(keys.column_names, 't')}")
-        database.execute(f"DROP TEMPORARY TABLE {stage}")
-        return found
+        with self.staged(database, place, rows) as stage:
+            database.execute(f"UPDATE {self.table(place)} t JOIN {stage} s ON {self.same(keys)} SET {new}")
 
     def end_versions(self, database: Statements, place: TablePlace, keys: Sequence[str], ends: pa.Table) -> None:
         """`SqlDialect.end_versions`."""
-        stage = self._stage(database, place, ends)
-        over = f"{self._same(keys, 't')} AND t.{CURRENT} AND t.{SEQ} < s.{SEQ}"
+        over = f"{self.same(keys)} AND t.{CURRENT} AND t.{SEQ} < s.{SEQ}"
         set_ = f"t.{VALID_TO} = s.{VALID_TO}, t.{CURRENT} = FALSE"
-        database.execute(f"UPDATE {self.table(place)} t JOIN {stage} s ON {over} SET {set_}")
-        database.execute(f"DROP TEMPORARY TABLE {stage}")
+        with self.staged(database, place, ends) as stage:
+            database.execute(f"UPDATE {self.table(place)} t JOIN {stage} s ON {over} SET {set_}")
 
-    def _stage(self, database: Statements, place: TablePlace, rows: pa.Table) -> str:
-        """A temporary table of these rows, with the types of the copy's columns; return its name."""
+    @contextmanager
+    def staged(self, database: Statements, place: TablePlace, rows: pa.Table) -> Iterator[str]:
+        """`StagingSql.staged`."""
         stage = f"{self.quote(place.schema)}.{OURS}stage"
         database.execute(f"DROP TEMPORARY TABLE IF EXISTS {stage}")  # that is left of rows that were refused
         names = self.names(rows.column_names)
         database.execute(f"CREATE TEMPORARY TABLE {stage} AS SELECT {names} FROM {self.table(place)} WHERE 1 = 0")
         self._insert(database, stage, rows)
-        return stage
+        yield stage
+        database.execute(f"DROP TEMPORARY TABLE {stage}")
 
     def _insert(self, database: Statements, table: str, rows: pa.Table) -> None:
         """INSERTs of some hundred kilobytes. Raises `CopyRefuses` for a row that the server takes no statement of."""
@@ -345,9 +334,6 @@ class MySql(StandardSql):
                 with database.driver(sql) as connection:
                     connection.query(statement)
                 first = last
-
-    def _same(self, keys: Sequence[str], table: str) -> str:
-        return " AND ".join(f"{table}.{self.quote(key)} = s.{self.quote(key)}" for key in keys)
 
 
 def _lock(name: str) -> str:

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from shmstore.consumer.copies.change_reduction import CURRENT, OURS, SEQ, VALID_TO, CopyRefuses
 from shmstore.consumer.copies.databases.dialect import Refusal, Reshaping, Statements, TablePlace, TableShape
-from shmstore.consumer.copies.databases.standard_sql import StandardSql
+from shmstore.consumer.copies.databases.standard_sql import StagingSql
 from shmstore.consumer.copies.databases.text_values import around, hexadecimal, joined, known_column, plain, replaced
 from shmstore.consumer.copies.target import TargetFailed
 from shmstore.encoding.arrow import BINARY_TYPES
@@ -51,7 +51,7 @@ _ESCAPES = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
 _OF_ALL = ("08", "25", "40", "53", "55", "57", "58", "F0", "XX")  # SQLSTATE's classes: connection, server, a lost transaction
 
 
-class PostgreSql(StandardSql):
+class PostgreSql(StagingSql):
     """A database of a PostgreSQL server, as `url` names it with libpq's parameters (``?sslmode=verify-full&sslrootcert=FILE``)."""
 
     kind = "postgresql"
@@ -229,10 +229,10 @@ class PostgreSql(StandardSql):
         """`SqlDialect.merge`."""
         table = self.table(place)
         if len(deletes):
-            with self._staged(database, table, deletes):
+            with self.staged(database, place, deletes):
                 self._delete(database, table, keys)
         if len(upserts):
-            with self._staged(database, table, upserts):
+            with self.staged(database, place, upserts):
                 self._put(database, table, keys, upserts.column_names)
 
     def _put(self, database: Statements, table: str, keys: Sequence[str], names: Sequence[str]) -> None:
@@ -252,43 +252,30 @@ class PostgreSql(StandardSql):
         """`SqlDialect.update`."""
         table = self.table(place)
         new = ", ".join(f"{self.quote(name)} = s.{self.quote(name)}" for name in rows.column_names if name not in keys)
-        with self._staged(database, table, rows):
-            database.execute(f"UPDATE {table} t SET {new} FROM {_STAGE} s WHERE {self._same(keys)}")
-
-    def rows_of(
-        self, database: Statements, place: TablePlace, keys: pa.Table | None, columns: Sequence[str]
-    ) -> Sequence[Sequence[Any]]:
-        """`SqlDialect.rows_of`."""
-        table, names = self.table(place), ", ".join(f"t.{self.quote(name)}" for name in columns)
-        if keys is None:
-            return database.query(f"SELECT {names} FROM {table} t")
-        with self._staged(database, table, keys):
-            return database.query(f"SELECT {names} FROM {table} t JOIN {_STAGE} s ON {self._same(keys.column_names)}")
+        with self.staged(database, place, rows):
+            database.execute(f"UPDATE {table} t SET {new} FROM {_STAGE} s WHERE {self.same(keys)}")
 
     def end_versions(self, database: Statements, place: TablePlace, keys: Sequence[str], ends: pa.Table) -> None:
         """`SqlDialect.end_versions`."""
         table = self.table(place)
-        over = f"{self._same(keys)} AND t.{CURRENT} AND t.{SEQ} < s.{SEQ}"
-        with self._staged(database, table, ends):
+        over = f"{self.same(keys)} AND t.{CURRENT} AND t.{SEQ} < s.{SEQ}"
+        with self.staged(database, place, ends):
             database.execute(f"UPDATE {table} t SET {VALID_TO} = s.{VALID_TO}, {CURRENT} = FALSE FROM {_STAGE} s WHERE {over}")
 
     @contextmanager
-    def _staged(self, database: Statements, table: str, rows: pa.Table) -> Iterator[None]:
-        """A temporary table of these rows, with the types of the copy's columns. Where the body raises, what undoes its work drops the table."""
+    def staged(self, database: Statements, place: TablePlace, rows: pa.Table) -> Iterator[str]:
+        """`StagingSql.staged`. Where the block raises, what undoes its work drops the table."""
         names = self.names(rows.column_names)
-        database.execute(f"CREATE TEMPORARY TABLE {OURS}stage AS SELECT {names} FROM {table} WHERE false")
+        database.execute(f"CREATE TEMPORARY TABLE {OURS}stage AS SELECT {names} FROM {self.table(place)} WHERE false")
         sql = f"COPY {_STAGE} ({names}) FROM STDIN"
         with database.driver(sql) as connection, connection.cursor() as cursor, cursor.copy(sql.encode()) as copy:
             for text, _ in joined(rows, _copied, between="\t", null="\\N", after="\n"):
                 copy.write(text)
-        yield
+        yield _STAGE
         database.execute(f"DROP TABLE {_STAGE}")
 
     def _delete(self, database: Statements, table: str, keys: Sequence[str]) -> None:
-        database.execute(f"DELETE FROM {table} t USING {_STAGE} s WHERE {self._same(keys)}")
-
-    def _same(self, keys: Sequence[str]) -> str:
-        return " AND ".join(f"t.{self.quote(key)} = s.{self.quote(key)}" for key in keys)
+        database.execute(f"DELETE FROM {table} t USING {_STAGE} s WHERE {self.same(keys)}")
 
 
 def _copied(array: pa.Array, *, escape: bool = True) -> pa.Array:

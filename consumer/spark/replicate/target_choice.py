@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from shmstore.consumer.copies.database_url import KINDS as DATABASES
 from shmstore.consumer.copies.databases.database import Password
 from shmstore.consumer.copies.databases.target import database_target
+from shmstore.consumer.copies.kinds import TargetOptions, duckdb
 from shmstore.consumer.copies.reading.address import parse
 from shmstore.consumer.copies.target import Target
 from shmstore.consumer.copies.targets.folders import AT_ONCE, Folders
@@ -30,13 +31,11 @@ def chosen_target(
             raise ValueError(
                 "copies in a database have no format, storage options or files: leave out format, storage and optimize"
             )
+        kind, _, place = target.partition(":")
+        if kind == "duckdb":
+            opened = duckdb(place, TargetOptions())
+            return opened.target, opened.template
         address = parse(target)
-        if address.kind == "duckdb":
-            try:
-                from shmstore.consumer.copies.targets.duckdb import DuckDB
-            except ImportError as error:
-                raise ImportError(f"copies in DuckDB need duckdb, which is not installed: {install('duckdb')}") from error
-            return DuckDB(address.place), address.name
         return database_target(address.url, password), address.name
     if storage and format not in ("", "delta"):
         raise ValueError(f"storage options are for object stores, which format={format!r} does not write to: format='delta' does")
