@@ -44,7 +44,7 @@ class Slots:
     """The slots of events `oldest` to `newest` of the store `name`, in runs: out of the ring `views` while that has them, else out of the
     log's `files`. A store without a log has no files, the log alone has no views.
 
-    Retention may have removed the run that is asked for: `PositionNotFound`.
+    Retention, or without a log the producer, may have removed the run that is asked for: `PositionNotFound`.
     """
 
     def __init__(self, name: str, views: Views | None, files: LogFiles | None, oldest: int, newest: int) -> None:
@@ -80,8 +80,7 @@ class Slots:
         """The first event, from `first` on, that may have happened at `moment_ms` or later, as the blocks of the log tell; `newest` + 1
         where none can have."""
         while first <= self.newest and first < (known := self._in_ring()):
-            assert self._files is not None
-            found, last = self._files.set_of(first, known - 1)
+            found, last = self._log(first).set_of(first, known - 1)
             at = found.block_since(first, last, moment_ms)
             if at <= last:
                 return at
@@ -90,8 +89,6 @@ class Slots:
 
     def _in_ring(self) -> int:
         """The first event whose slot is in the ring now; what is before it, the log has. It only grows."""
-        if self._files is None:
-            return 0
         return self.newest + 1 if self._views is None else first_slot(self._views)
 
     def _copied(self, first: int, last: int) -> NDArray[np.void] | None:
@@ -101,9 +98,13 @@ class Slots:
         copy = self._views.slots[i : i + last - first + 1].view(np.uint8).copy().view(SLOT)  # numpy copies records field by field
         return copy if first >= self._in_ring() else None  # looked at after the copy: `first_slot` fences
 
+    def _log(self, sequence: int) -> LogFiles:
+        if self._files is None:
+            raise PositionNotFound(f"event {sequence} of store {self.name!r} was acked by all and is gone: look again")
+        return self._files
+
     def _logged(self, first: int, last: int) -> SlotRun:
-        assert self._files is not None
-        found, last = self._files.set_of(first, min(last, first + _CHUNK - 1))
+        found, last = self._log(first).set_of(first, min(last, first + _CHUNK - 1))
         damage = found.damage(first, last)
         if damage is None or damage.first > first:
             last = last if damage is None else damage.first - 1
@@ -111,8 +112,7 @@ class Slots:
         return SlotRun(first, damage.last, None)
 
     def _logged_until(self, first: int, last: int) -> SlotRun:
-        assert self._files is not None
-        found, _ = self._files.set_of(last, last)
+        found, _ = self._log(last).set_of(last, last)
         first = max(first, found.first)
         start, lost = first, None
         while start <= last and (damage := found.damage(start, last)) is not None:

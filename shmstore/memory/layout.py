@@ -159,7 +159,9 @@ HEADER: Final = _record(
         ("evictions", "<i8"),
     ],  # entries of the subscription table in use so far; readers let go; written under the lock
     [("put", "<i8")],  # last sequence put; written by the producer, last of all
-    [("floor", "<i8")],  # last sequence the producer counts as free; written by the producer
+    # last sequence the producer counts as free; and where in the arena, as `ends` count, the last put ends that was begun: 0, or written
+    # before a byte of it is. Both by the producer.
+    [("floor", "<i8"), ("reach", "<i8")],
     [("oversized", "<i8")],  # sequence of the last event put into a segment of its own; written by the producer before `put`
     [("armed", "<i8")],  # 1 while a reader may be waiting; set by readers, cleared by the producer
     # ack sequence the producer waits for, or DISARMED; set by the producer, cleared by readers; and what it sleeps on: see semaphores.Condition

@@ -84,6 +84,7 @@ cdef extern from *:
     #define look(word) (trace('l', (word), 0), __atomic_load_n((word), __ATOMIC_ACQUIRE))
     #define wake_up(word) (trace('p', NULL, 0), wake_one((uint32_t *)(word)))
     #define full_fence() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+    #define before_writes() __atomic_thread_fence(__ATOMIC_RELEASE)  /* what was stored comes before what is stored from here on */
     #define settle(asymmetric) \\
         do { \\
             if (asymmetric) __atomic_signal_fence(__ATOMIC_SEQ_CST); \\
@@ -100,6 +101,7 @@ cdef extern from *:
     """
     void store_released(int64_t* word, int64_t value) noexcept nogil
     void publish(int64_t* word, int64_t value) noexcept nogil
+    void before_writes() noexcept nogil
     void full_fence() noexcept nogil
     int64_t look(const int64_t* word) noexcept nogil
     void settle(bint asymmetric) noexcept nogil
@@ -142,7 +144,7 @@ if SLOT.itemsize != sizeof(Slot) or [SLOT.fields[field][1] for field in ("size",
 
 cdef int64_t PUT = header_word("put"), ARMED = header_word("armed"), OVERSIZED = header_word("oversized")
 cdef int64_t ACK_WANTED = header_word("ack_wanted"), ENTRIES = header_word("entries"), STATE = header_word("state")
-cdef int64_t FLOOR = header_word("floor"), LAST_SEQUENCE = MAX_SEQUENCE, FAR = ABSURD
+cdef int64_t FLOOR = header_word("floor"), REACH = header_word("reach"), LAST_SEQUENCE = MAX_SEQUENCE, FAR = ABSURD
 cdef int64_t FIRST_WANTED = subscription_word(0, "wanted"), NEXT_ENTRY = subscription_word(1, "wanted") - FIRST_WANTED
 cdef int64_t FIRST_WOKEN = subscription_word(0, "woken")
 cdef int64_t FIRST_STATE = subscription_word(0, "state"), FIRST_ACK = subscription_word(0, "ack")

@@ -52,6 +52,7 @@ cdef class Puts:
         # self.end is 0 to 2**62, or it would not have been taken over from the segment.
         if total > self.limit or total > UINT32_MAX or self.end < 0 or not self.fits(n, total):
             return None
+        self.announce(self.end + total)
         i = (self.put + 1) & at.mask
         if n == 1 and PyBytes_CheckExact(events):
             write(at, i, events, total, self.end + total, self.rows + 1)
@@ -101,6 +102,7 @@ cdef class Puts:
         if total != size or not self.fits(n, size):
             return -1
         i = (self.put + 1) & at.mask
+        self.announce(end + size)
         memcpy(at.slots + i, slots, length)
         memcpy(at.arena + end % at.arena_size, blob, size)
         ends, sums = at.ends + i, at.rows + i
@@ -109,6 +111,13 @@ cdef class Puts:
             rows += slots[k].rows
             ends[k], sums[k] = end, rows
         return self.published(n, end, rows)
+
+    cdef void announce(self, int64_t end) noexcept:
+        """As Writer._announce."""
+        cdef int64_t* reach = self.mapped.words + REACH
+        if end > reach[0]:
+            publish(reach, end)
+            before_writes()
 
     cdef bint fits(self, int64_t n, int64_t size) noexcept:
         """As Writer.fits, after a Writer.refresh where the space known of is too small; then no space is wanted any more.

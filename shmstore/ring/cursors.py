@@ -23,6 +23,7 @@ from shmstore.memory.ordering import fence
 
 PUT: Final = header_word("put")
 FLOOR: Final = header_word("floor")
+REACH: Final = header_word("reach")
 OVERSIZED: Final = header_word("oversized")
 ENTRIES: Final = header_word("entries")
 ARMED: Final = header_word("armed")
@@ -70,13 +71,14 @@ def oldest_kept(views: Views) -> int:
 
 
 def first_slot(views: Views) -> int:
-    """Return the first event whose slot a ring with a log has for sure: for its capacity longer than its payload, as `layout` says; that
-    before the store's first counts.
+    """Return the first event whose slot the ring has for sure, whatever a put that is not published has written; that before the store's
+    first counts. A put writes no slot beyond floor + capacity; with a log the ring was perhaps restored, with slots of its capacity alone.
 
     Look after a slot was read: then it was not overwritten while it was.
     """
     fence()
-    return max(views.words[FLOOR] - views.capacity + 1, views.first - 1)
+    kept = views.capacity if views.flags & LOG else views.slot_count - views.capacity
+    return max(views.words[FLOOR] - kept + 1, views.first - 1)
 
 
 def slowest_ack(views: Views) -> int:

@@ -10,6 +10,11 @@ entry of the table JOINING, fences, and reads the floor: at least one of them se
 `SubscriptionTable._fill`). What the second look confirmed is never taken back: below it things may be overwritten, and a
 subscriber that comes too late must find that out.
 
+An event that all have acked may be overwritten by the next put, or by one that a killed producer never published. Its payload is whole
+while `reach` is at most an arena ahead of where it begins: the producer says there where a put will end, before it writes any byte of it. Its slot
+is whole for longer, as the ring has more slots than its capacity (`cursors.first_slot`). A process that reads such an event, as the next
+producer does, copies, fences, and looks at both (`store.lookup`).
+
 In a store with a log no process holds events back in the ring but the log itself: the floor follows LOGGED, and lazily, so that readers find
 in the ring what is new. A reader copies, fences, and looks at the floor; the producer moves the floor, fences, and writes.
 """
@@ -28,8 +33,8 @@ from shmstore.memory.layout import (
     SLOT,
 )
 from shmstore.memory.mapping import Views
-from shmstore.memory.ordering import fence, hot
-from shmstore.ring.cursors import ABSURD_BYTES, FLOOR, LOG, LOGGED, OVERSIZED, PUT, cursor_at, slowest_ack, with_core
+from shmstore.memory.ordering import WEAK_ORDER, fence, hot
+from shmstore.ring.cursors import ABSURD_BYTES, FLOOR, LOG, LOGGED, OVERSIZED, PUT, REACH, cursor_at, slowest_ack, with_core
 
 
 def plain_slots(payloads: list[bytes]) -> NDArray[np.void]:
@@ -162,6 +167,7 @@ class Writer:
         put = self.put + 1
         if put > self._limit_sequence or end > self._limit_end or size > MAX_PAYLOAD:
             return False
+        self._announce(end)
         at = start % self._arena_size
         self._arena[at : at + size] = payload
         i = put & self._mask
@@ -198,6 +204,7 @@ class Writer:
 
     def _publish(self, i: int, blob: bytes | memoryview, sizes: NDArray[np.int64], rows: int) -> None:
         """Write the payloads and ends of the slots from index `i` on, and move the cursor over them; `rows` is the new total."""
+        self._announce(self.end + len(blob))
         at = self.end % self._arena_size
         self._arena[at : at + len(blob)] = blob
         n = len(sizes)
@@ -207,6 +214,16 @@ class Writer:
         self._words[PUT] = after[0]  # publish: everything above is whole
         self.put, self.end = after
         self.rows = rows
+
+    def _announce(self, end: int) -> None:
+        """Say that payloads up to `end` are going to be written, before any of their bytes is.
+
+        Never less than before: a put that was cut short has left bytes up to there.
+        """
+        if end > self._words[REACH]:
+            self._words[REACH] = end
+            if WEAK_ORDER:  # else stores are seen in their order
+                fence()
 
     def announce_oversized(self) -> None:
         """Say, before it is published, that the next event is in a segment of its own."""

@@ -154,20 +154,22 @@ def slot_of(segment: Segment, sequence: int) -> np.void:
     """The slot of an event of a store: of the ring, or of the log. Raises `PositionNotFound` where it is kept no longer."""
     views = segment.views
     slot: np.void = views.slots[sequence & (views.slot_count - 1)].copy()
-    if not views.flags & LOG or sequence >= first_slot(views):
+    if sequence >= first_slot(views):
         return slot
+    if not views.flags & LOG:
+        raise PositionNotFound(f"event {sequence} of store {segment.name!r} was acked by all and is gone")
     record: np.void = log_of(segment).record_at(sequence)["slot"]
     return record
 
 
 def cursor_of(segment: Segment, sequence: int) -> Cursor:
     """Return the cursor at `sequence` of a store, with a log or without."""
-    if not segment.views.flags & LOG:
-        return cursor_at(segment.views, sequence)
     if sequence >= first_slot(segment.views):
         found = cursor_at(segment.views, sequence)
         if sequence >= first_slot(segment.views):
             return found
+    if not segment.views.flags & LOG:
+        raise PositionNotFound(f"event {sequence} of store {segment.name!r} was acked by all and is gone")
     return totals(
         log_of(segment), max(sequence, segment.words[LOG_FIRST] - 1)
     )  # a reader that was let go stands before the oldest

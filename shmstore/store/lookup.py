@@ -19,7 +19,7 @@ from shmstore.log.files import log_of
 from shmstore.memory.layout import SLOT, SlotFlag, StoreFlag, header_word
 from shmstore.memory.ordering import fence
 from shmstore.memory.segment import Segment
-from shmstore.ring.cursors import FLOOR, PUT, first_slot, oldest_kept, slowest_ack
+from shmstore.ring.cursors import FLOOR, PUT, REACH, first_slot, oldest_kept, slowest_ack
 from shmstore.sources import place_text
 from shmstore.start_position import Start, parse_start
 from shmstore.store.batch import Batch
@@ -180,12 +180,17 @@ def find_time(segment: Segment, moment: datetime) -> int:
 def _searched(segment: Segment, look: Callable[[search.Slots], Found], *, back: int = 0) -> Found:
     """Return what `look` finds in the slots of a store, from `back` events before the oldest on where the ring has these."""
     while True:
-        kept = oldest_kept(segment.views)
+        oldest = _searched_from(segment, back)
         try:
-            return look(_slots(segment, max(kept - back, _oldest_slot(segment, kept)), segment.words[PUT]))
+            return look(_slots(segment, oldest, segment.words[PUT]))
         except PositionNotFound:
-            if oldest_kept(segment.views) == kept:  # else retention removed it meanwhile
+            if _searched_from(segment, back) == oldest:  # else retention removed it meanwhile, or the producer wrote over it
                 raise
+
+
+def _searched_from(segment: Segment, back: int) -> int:
+    kept = oldest_kept(segment.views)
+    return max(kept - back, _oldest_slot(segment, kept))
 
 
 def _slots(segment: Segment, oldest: int, newest: int) -> search.Slots:
@@ -195,9 +200,7 @@ def _slots(segment: Segment, oldest: int, newest: int) -> search.Slots:
 def _oldest_slot(segment: Segment, kept: int) -> int:
     """The first event whose slot is still known, though the event itself may be gone: they are kept from `kept` on."""
     views = segment.views
-    if has_log(segment):
-        return min(kept, max(views.first, first_slot(views)))
-    return max(views.first, segment.words[PUT] - views.slot_count + 2)
+    return min(kept, max(views.first, first_slot(views)))
 
 
 def find(segment: Segment, position: Position) -> int:
@@ -259,21 +262,40 @@ def readable(segment: Segment, sequence: int) -> bool:
     if has_log(segment):
         return oldest_kept(views) <= sequence <= put
     mask = views.slot_count - 1
-    if not views.first <= sequence <= put or put - sequence >= views.slot_count - 1:
+    oversized = views.slots["flags"][sequence & mask] & int(SlotFlag.OVERSIZED)
+    behind = max(views.ends[put & mask], segment.words[REACH]) - views.ends[(sequence - 1) & mask]
+    # Both slots that were read, its own and the one before, which says where it begins, must still be theirs.
+    if not max(views.first, first_slot(views) + 1) <= sequence <= put:
         return False
-    if views.slots["flags"][sequence & mask] & int(SlotFlag.OVERSIZED):
-        return sequence > slowest_ack(views)
-    return views.ends[put & mask] - views.ends[(sequence - 1) & mask] <= views.arena_size
+    return sequence > slowest_ack(views) if oversized else behind <= views.arena_size
 
 
-def position_at(segment: Segment, sequence: int) -> Position:
-    """Binlog position of one event, which must be `readable`."""
-    return Batch(segment, sequence, sequence, -1).position_of(sequence)
+def payload_of(segment: Segment, sequence: int) -> memoryview | None:
+    """A copy of one event's payload, acked or not; None where the store has it no longer. Raises `StoreCorrupt`."""
+    if not readable(segment, sequence):
+        return None
+    try:
+        if has_log(segment):
+            return Batch(segment, sequence, sequence, -1).raw
+        payload = own(in_ring(segment, sequence, sequence)).raw
+    except (PositionNotFound, StoreCorrupt):
+        if readable(segment, sequence):
+            raise
+        return None
+    fence()  # the copy, before the look whether the producer may have written over it
+    return payload if readable(segment, sequence) else None
 
 
-def event_at(segment: Segment, sequence: int) -> Event:
-    """One event, which must be `readable`."""
-    return next(iter(Batch(segment, sequence, sequence, -1)))
+def position_at(segment: Segment, sequence: int) -> Position | None:
+    """Binlog position of one event; None where its payload is gone. Raises `StoreCorrupt` where it is no event."""
+    payload = payload_of(segment, sequence)
+    return None if payload is None else codec.stored_head(payload)[0].position
+
+
+def event_at(segment: Segment, sequence: int) -> Event | None:
+    """One event; None where its payload is gone. Raises `StoreCorrupt` where it is none."""
+    payload = payload_of(segment, sequence)
+    return None if payload is None else codec.decode(payload, sequence)
 
 
 def open_transaction(segment: Segment) -> Iterator[memoryview | None]:
@@ -283,8 +305,8 @@ def open_transaction(segment: Segment) -> Iterator[memoryview | None]:
     first = point + 1 if point is not None else oldest if has_log(segment) else _oldest_slot(segment, oldest)
     for sequence in range(first, newest + 1):
         try:
-            yield Batch(segment, sequence, sequence, -1).raw if readable(segment, sequence) else None
-        except (PositionNotFound, StoreCorrupt):  # gone meanwhile, or damaged: its readers hear of that
+            yield payload_of(segment, sequence)
+        except (PositionNotFound, StoreCorrupt):  # damaged: its readers hear of that
             yield None
 
 
@@ -306,14 +328,12 @@ def last_ack_point(segment: Segment) -> Position | None:
     Where its payload is gone, its slot and the file name that the producer gave still say file and offset, without GTIDs.
     """
     sequence = last_ack_point_until(segment, segment.words[PUT])
-    if sequence is not None:
-        return position_at(segment, sequence) if readable(segment, sequence) else _position_of_slot(segment, sequence)
-    return None
+    return None if sequence is None else position_at(segment, sequence) or _position_of_slot(segment, sequence)
 
 
 def _position_of_slot(segment: Segment, sequence: int) -> Position | None:
     """What the slot of an event and the file name that the producer gave say of its position, without GTIDs: its payload is gone."""
-    slot = segment.views.slots[sequence & (segment.views.slot_count - 1)]
+    slot = slot_of(segment, sequence)
     base, dot, digits = (segment.read_text("source_file") or segment.read_text("start_file")).rpartition(".")
     return Position(f"{base}{dot}{int(slot['file']):0{len(digits)}d}", int(slot["offset"])) if dot else None
 
@@ -339,14 +359,13 @@ def last_ack_point_if_readable(segment: Segment) -> Position | None:
 
 def position_if_readable(segment: Segment, sequence: int) -> Position | None:
     """Position of one event, without GTIDs where its payload is gone with an ack; None where there is none, or it is not an event."""
-    views, put = segment.views, segment.words[PUT]
     try:
-        if readable(segment, sequence):
-            return position_at(segment, sequence)
-    except StoreCorrupt:
+        if (position := position_at(segment, sequence)) is not None:
+            return position
+        there = segment.views.first <= sequence <= segment.words[PUT] and not has_log(segment)
+        return _position_of_slot(segment, sequence) if there and slot_of(segment, sequence)["file"] else None
+    except (PositionNotFound, StoreCorrupt):
         return None
-    there = views.first <= sequence <= put and put - sequence < views.slot_count - 1 and not has_log(segment)
-    return _position_of_slot(segment, sequence) if there and views.slots["file"][sequence & (views.slot_count - 1)] else None
 
 
 def ack_points(segment: Segment, oldest: int, put: int) -> Iterator[int]:
@@ -356,8 +375,13 @@ def ack_points(segment: Segment, oldest: int, put: int) -> Iterator[int]:
 
 def last_ack_point_until(segment: Segment, sequence: int) -> int | None:
     """Sequence of the last ack point at or before `sequence`, as far back as the slots reach; in the log up to raw bytes, or damage."""
-    if not has_log(segment):
-        return next(ack_points(segment, _oldest_slot(segment, sequence), sequence), None)
+    while not has_log(segment):
+        oldest = _oldest_slot(segment, sequence)
+        try:
+            return next(ack_points(segment, oldest, sequence), None)
+        except PositionNotFound:
+            if _oldest_slot(segment, sequence) == oldest:  # else the producer wrote over it meanwhile
+                raise
     try:
         return _searched(segment, lambda slots: search.ack_point_until(slots, sequence))
     except PositionNotFound:

@@ -93,6 +93,8 @@ class ReaderPlace:
     def _require_whole(self, segment: Segment, point: int) -> None:
         """The transaction that ends at `point`, the first with GTIDs that is kept, is new: raise where another may have been before it."""
         event = lookup.event_at(segment, point)
+        if event is None:
+            raise lookup.too_old(segment, self.position)
         alone, there = single(event.transaction), executed(event.position)
         if alone is not None and (
             alone == self._next if self._next and not self.gtids else covers(joined(self.gtids, alone), there)
@@ -112,7 +114,10 @@ class ReaderPlace:
         before = _point(segment, (newest + 1 if end is None else end) - 1)
         first = oldest_kept(segment.views) if before is None else before[0] + 1
         for sequence in range(first, newest + 1 if end is None else end):
-            header = codec.stored_head(Batch(segment, sequence, sequence, -1).raw)[0]
+            payload = lookup.payload_of(segment, sequence)
+            if payload is None:
+                continue
+            header = codec.stored_head(payload)[0]
             if header.cut is not None and header.transaction == self.inside and header.position.order >= self.position.order:
                 return sequence
         return end
@@ -142,10 +147,9 @@ def _point(segment: Segment, sequence: int) -> tuple[int, Gtids] | None:
         if point is None:
             return None
         try:
-            if lookup.readable(segment, point) and not lookup.is_read(segment, point):
-                position = lookup.position_at(segment, point)
-                if position.gtids or position.sources:
-                    return point, executed(position)
+            position = None if lookup.is_read(segment, point) else lookup.position_at(segment, point)
+            if position is not None and (position.gtids or position.sources):
+                return point, executed(position)
         except (PositionNotFound, StoreCorrupt):
             pass  # gone meanwhile; or bytes of another user of the ring
         sequence = point - 1

@@ -38,6 +38,7 @@ from shmstore.ring.cursors import (
     SYNCED,
     Cursor,
     cursor_at,
+    first_slot,
     oldest_kept,
     spared,
 )
@@ -357,7 +358,7 @@ def _time_at(segment: Segment, sequence: int, put: int) -> int:
     views = segment.views
     if has_log(segment) and sequence <= segment.words[FLOOR]:
         return _cursor(segment, sequence, cursor_at(views, put)).time_ms
-    first = max(views.first, put - views.slot_count + 2, sequence - LOOK_BACK)
+    first = max(views.first, first_slot(views), sequence - LOOK_BACK)
     i = first & (views.slot_count - 1)
     times = views.slots["time"][i : i + max(0, sequence - first + 1)]
     return int(max(cursor_at(views, sequence).time_ms, times[times <= calendar_ms()].max(initial=0)))

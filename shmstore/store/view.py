@@ -263,8 +263,11 @@ class StoreView:
     @property
     def latest_event(self) -> Event | None:
         """The last event put, acked or not; None in an empty store and where its payload is gone (acked and oversized)."""
-        newest = self.newest
-        return lookup.event_at(self.segment, newest) if lookup.readable(self.segment, newest) else None
+        while True:
+            newest = self.newest
+            event = lookup.event_at(self.segment, newest)
+            if event is not None or newest == self.newest:  # else the producer has written over it meanwhile
+                return event
 
     def open_transaction(self) -> Iterator[memoryview | None]:
         """Yield the payloads of the events after the last ack point, acked or not; None for each that cannot be read any more."""

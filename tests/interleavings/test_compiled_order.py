@@ -34,17 +34,17 @@ import shmstore.log.appender, shmstore.ring.cursors, shmstore.store.backpressure
 from shmstore.memory.layout import DISARMED, FIXED_SIZE, SLOT, header_word, subscription_word
 from shmstore.memory.ordering import ASYMMETRIC, COMPILED
 from shmstore.memory.semaphores import Condition
-from shmstore.ring.cursors import ACK_OF, ARMED, FLOOR, GET_OF, OVERSIZED, ENTRIES, PUT, ACK_WANTED, STATE_OF, WANTED_OF
+from shmstore.ring.cursors import ACK_OF, ARMED, FLOOR, GET_OF, OVERSIZED, ENTRIES, PUT, REACH, ACK_WANTED, STATE_OF, WANTED_OF
 
 assert COMPILED == bool(library)
 HEARTBEAT = subscription_word(1, "heartbeat_ms")
-WORDS = {PUT: "put", ARMED: "armed", FLOOR: "floor", ACK_WANTED: "space", WANTED_OF[1]: "wanted", GET_OF[1]: "get", ACK_OF[1]: "ack",
+WORDS = {PUT: "put", ARMED: "armed", FLOOR: "floor", REACH: "reach", ACK_WANTED: "space", WANTED_OF[1]: "wanted", GET_OF[1]: "get", ACK_OF[1]: "ack",
          HEARTBEAT: "heartbeat"}
 # What a side reads that another may write meanwhile. The producer alone writes put and floor, a reader its get and ack.
 LOADS = {ARMED: "armed", ACK_WANTED: "space", ENTRIES: "entries", OVERSIZED: "oversized", WANTED_OF[1]: "wanted", STATE_OF[0]: "state 0",
          STATE_OF[1]: "state", ACK_OF[0]: "ack 0", header_word("state"): "life"}
 OF_PRODUCER, OF_READER = {**LOADS, ACK_OF[1]: "ack"}, {**LOADS, PUT: "put"}
-steps, wholes, events = [], {}, []
+steps, wholes, events, published = [], {}, [], [b""]
 asleep = behind_fence = lambda: None
 
 
@@ -55,11 +55,15 @@ def step(*what):
 def stored(i, value):
     if i in WORDS:
         step(WORDS[i], 0 if i == HEARTBEAT else "never" if value == DISARMED else value)
-    if i == PUT:  # what it lets be seen is whole
+    if i == REACH and published[0]:  # it comes before every byte of the put that it announces
+        assert bytes(store.segment.views.arena) == published[0]
+    if i == PUT:  # what it lets be seen is whole, and was announced
         views = store.segment.views
+        published[0] = bytes(views.arena)
         for sequence in range(views.words[PUT] + 1, value + 1):
             at = sequence & (views.slot_count - 1)
             end = sum(map(len, events[: sequence + 1]))
+            assert views.words[REACH] >= end
             payload = bytes(views.arena[(end - len(events[sequence])) % views.arena_size :][: len(events[sequence])])
             slot = views.slots[at]
             assert (payload, views.ends[at], views.rows[at], int(slot["size"]), int(slot["rows"])) == (
@@ -325,6 +329,7 @@ def test_compiled_code_goes_the_steps_of_the_python(library):
         "armed",
         "wanted",
         "floor",
+        "reach",
         "space",
         "fence",
         "heavy",

@@ -152,7 +152,7 @@ def test_a_producer_killed_inside_a_transaction_completes_it(any_server: Server,
             mirror = Mirror(database)
             kills = 0
             while not mirror.transactions:
-                batch = reader.get(timeout=20, limit_events=40)
+                batch = reader.get(timeout=60, limit_events=40)
                 assert batch, "the producer went silent"
                 mirror.apply(list(batch))
                 reader.ack(batch)

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from shmstore import Position, PositionNotFound
+from shmstore import BatchTooLarge, Event, EventStore, Position, PositionNotFound, StoreFull
+from shmstore.encoding import codec
+from shmstore.ring.cursors import PUT
+from shmstore.ring.writer import Writer
 from tests.shmstore.samples import END, FILE, begin, encoded, end, position, rows
 
 
@@ -184,3 +193,98 @@ def test_peek_by_bytes(make):
     sizes = np.cumsum([1, 2, 3]).tolist()
     for limit in range(8):
         assert len(store.peek(0, limit_bytes=limit)) == max(1, sum(size <= limit for size in sizes))
+
+
+class Killed(BaseException):
+    """The producer dies here."""
+
+
+class Dying:
+    """The words of a segment, for a producer that is killed when it would publish."""
+
+    def __init__(self, words: Any) -> None:
+        self._words = words
+
+    def __getitem__(self, i: int) -> int:
+        word: int = self._words[i]
+        return word
+
+    def __setitem__(self, i: int, value: int) -> None:
+        if i == PUT:
+            raise Killed
+        self._words[i] = value
+
+
+def die_putting(store: EventStore, events: list[Event]) -> None:
+    """Write `events` as a producer does that is killed just before it publishes them, where they fit."""
+    blob, slots = codec.encode_batch(events)
+    views = store.segment.views
+    writer = Writer(views._replace(words=Dying(views.words)))
+    writer.refresh(len(slots), len(blob))
+    if writer.fits(len(slots), len(blob)):
+        with suppress(Killed):
+            writer.put_encoded(blob, slots, slots["size"].astype(np.int64))
+
+
+def test_the_end_of_a_transaction_that_was_never_published_is_none(make):
+    """A killed put leaves slots where those of long ago were. A producer that took one for the last transaction's end would begin behind
+    a transaction that it has put in part."""
+    store = make(capacity=16, memory_unit=1024)
+    store.claim(start=position(-1))
+    reader = store.subscribe("a")
+    store.put(end(0, "u:1-1"))
+    for i in range(1, 600):
+        reader.ack(reader.get(timeout=0))
+        store.put(rows(i))
+    reader.ack(reader.get(timeout=0))
+    die_putting(store, [*(rows(i) for i in range(600, 608)), end(608, "u:1-2")])
+    assert store.ack_point_until(store.newest) is None
+    assert store.last_ack_point() is None
+    assert store.latest_event == rows(599)
+
+
+@given(
+    st.sampled_from([2, 8, 256]),
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 900), st.booleans(), st.booleans()), min_size=1, max_size=30),
+    st.integers(1, 9),
+    st.integers(0, 900),
+)
+@settings(max_examples=60)
+def test_what_a_killed_put_wrote_over_is_never_read(capacity, puts, last, size):
+    """All is acked, and a producer is killed just before it publishes: the next one is given events as they were put, or is told that they
+    are gone; never bytes, or a transaction's end, that no process could see."""
+    store = EventStore.create(f"lookup-{os.getpid()}", capacity=capacity, memory_unit=8192 // capacity, log=False)
+    try:
+        store.claim(start=Position(FILE, 4))
+        reader = store.subscribe("a")
+        events, clock = [], 0
+        for number, note, ends, acks in puts:
+            number = min(number, capacity)
+            made = [rows(clock + i, note="x" * note) for i in range(number - ends)]
+            made += [end(clock + number - 1, f"u:1-{clock + 1}")] if ends else []
+            if made:
+                with suppress(StoreFull, BatchTooLarge):
+                    store.put(made, timeout=0)
+                    events += made
+                    clock += number
+            while acks and (batch := reader.get(timeout=0)):
+                reader.ack(batch)
+        if not events:
+            return
+        half = [rows(clock + i, note="y" * size) for i in range(min(last, capacity) - 1)]
+        die_putting(store, [*half, end(clock + 9, "u:1-999")])
+        newest = len(events) - 1
+        assert store.newest == newest
+        ends = [i for i, event in enumerate(events) if event.transaction and event.entry == end(0).entry]
+        point = store.ack_point_until(newest)
+        assert point is None or point == ends[-1]
+        if (found := store.last_ack_point()) is not None:
+            assert found in (events[ends[-1]].position, events[ends[-1]].position._replace(gtids=""))
+        if (event := store.latest_event) is not None:
+            assert (event, event.sequence) == (events[-1], newest)
+        assert store.latest_position in (None, events[-1].position, events[-1].position._replace(gtids=""))
+        held = list(store.open_transaction())
+        for payload, event in zip(reversed(held), reversed(events), strict=False):
+            assert payload is None or codec.decode(payload) == event
+    finally:
+        EventStore.unlink(store.name)
