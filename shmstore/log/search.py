@@ -100,7 +100,7 @@ class Slots:
 
     def _log(self, sequence: int) -> LogFiles:
         if self._files is None:
-            raise PositionNotFound(f"event {sequence} of store {self.name!r} was acked by all and is gone: look again")
+            raise PositionNotFound(f"event {sequence} of store {self.name!r} was acked by all and is gone")
         return self._files
 
     def _logged(self, first: int, last: int) -> SlotRun:
