@@ -95,6 +95,17 @@ class Versions(NamedTuple):
     schema: TableSchema
 
 
+class RowsElsewhere(NamedTuple):
+    """As `Merge`, or with `history` as `Versions`, of rows that other processes hold: of these `runs` of events in `source`. Only a target that those
+    processes write to gets it."""
+
+    keys: tuple[str, ...]
+    schema: TableSchema
+    history: bool
+    source: Any
+    runs: tuple[int, ...]
+
+
 class Empty(NamedTuple):
     """The table lost all its rows (TRUNCATE, DROP), at this moment; `dropped`: it is no more, or has another name."""
 
@@ -151,7 +162,7 @@ class Replace(NamedTuple):
     keys: tuple[str, ...]
 
 
-Step = Merge | Versions | Empty | Leave | Alter | Reread | First | Last | Replace
+Step = Merge | Versions | RowsElsewhere | Empty | Leave | Alter | Reread | First | Last | Replace
 
 
 @dataclass(slots=True)
@@ -336,12 +347,13 @@ def collect(
     source: str | None = None,
     known: Mapping[tuple[str, str], Columns] = NOTHING_KNOWN,
     before: Callable[[tuple[str, str], Header, bool], Columns] = lambda name, ddl, fresh: {},
+    kind: Callable[..., TableChanges] = TableChanges,
 ) -> dict[tuple[str, str], TableChanges]:
     """Return the changes of each table of `selection` in `payloads`, encoded events in their order.
 
     `keys` overrides the primary key by ``database.table``; `copies` gives the tables of a database, or with None of all, that have a copy.
     `source` is the one that the events are from, in a store of several. `known` are the columns that earlier rows had, by table, and `before`
-    gives those that a DDL found where that says nothing (`TableChanges.before`).
+    gives those that a DDL found where that says nothing (`TableChanges.before`). `kind` makes what collects one table's changes.
     Raises `CannotFollow`.
     """
     raw, ends = _joined(payloads)
@@ -355,7 +367,7 @@ def collect(
         name = (database, table)
         if name not in found:
             given = keys.get(f"{database}.{table}")
-            found[name] = TableChanges(
+            found[name] = kind(
                 *(name, given, selection.zero_dates, history, events, head),
                 known=dict(known.get(name, {})),
                 before=partial(before, name),
@@ -367,30 +379,25 @@ def collect(
             if selection.wants(*name):
                 changes(*name).distrust(reason)
 
-    tables = [schema if selection.wants(schema.database, schema.table) else None for schema in map(decode_schema, events.schemas)]
-
-    def take(first: int, last: int) -> None:
-        for table, run in _runs(events, tables, first, last):
+    for piece in pieces(events, selection, _XA in raw):
+        if not isinstance(piece, int):
+            table, run = piece
             change = changes(table.database, table.table)
             touched.add(change.name)
             try:
                 change.add(table, run)
             except OF_ONE_TABLE as error:
                 change.fail(str(error))
-
-    done = 0
-    for number in _single(events, _XA in raw).tolist():
-        take(done, number)
-        done = number + 1
-        header, schema = events.header(number), events.records["schema"][number]
+            continue
+        header, schema = events.header(piece), events.records["schema"][piece]
         place = f"{header.file}:{header.offset}"
         if schema >= 0:
-            table = tables[schema]
-            if table is not None:
+            table = decode_schema(events.schemas[schema])
+            if selection.wants(table.database, table.table):
                 change = changes(table.database, table.table)
                 touched.add(change.name)
                 try:
-                    change.add_one(table, header, number)
+                    change.add_one(table, header, piece)
                 except OF_ONE_TABLE as error:
                     change.fail(str(error))
         elif header.entry == EntryType.BEGIN:
@@ -448,8 +455,20 @@ def collect(
                             change.act(action if sure else Action("reread", *name), header)
                         except OF_ONE_TABLE as error:
                             change.fail(str(error))
-    take(done, len(ends))
     return found
+
+
+def pieces(
+    events: Stored, selection: CopiedTables, transactions: bool = False
+) -> Iterator[tuple[TableSchema, NDArray[np.int64]] | int]:
+    """Yield the events that are looked at one by one, as numbers, and of the rows between two of them each table's, of those that are copied."""
+    tables = [schema if selection.wants(schema.database, schema.table) else None for schema in map(decode_schema, events.schemas)]
+    done = 0
+    for number in _single(events, transactions).tolist():
+        yield from _runs(events, tables, done, number)
+        done = number + 1
+        yield int(number)
+    yield from _runs(events, tables, done, len(events.records))
 
 
 def _joined(payloads: Iterable[Any]) -> tuple[bytes, NDArray[np.int64]]:

@@ -37,6 +37,7 @@ from shmstore.consumer.copies.change_reduction import (
     Merge,
     Replace,
     Reread,
+    RowsElsewhere,
     Step,
     Versions,
 )
@@ -223,7 +224,7 @@ class Copy:
             self._missing, self._homeless = 0, False
             if not self._target.exists and not self._history:
                 self._target.create(step.schema, step.keys, at)
-        elif isinstance(step, Merge | Versions) or self._target.exists:
+        elif isinstance(step, Merge | Versions | RowsElsewhere) or self._target.exists:
             self._target.commit(step, at)
 
     def _report(self, step: Reread) -> None:

@@ -102,7 +102,8 @@ class CopySet:
                 with no_collector():
                     there = partial(self._copied, source)
                     before = partial(self._columns_before, source)
-                    changes = collect(events, self._selection, self._keys, self._history, there, source, known, before)
+                    kind = self.kind_of(source)
+                    changes = collect(events, self._selection, self._keys, self._history, there, source, known, before, kind)
                 works = [partial(self._bring, source, change, query, batch) for change in changes.values()]
                 for change, copy in zip(changes.values(), self._at_once(works), strict=True):
                     rows += change.rows
@@ -151,6 +152,10 @@ class CopySet:
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+
+    def kind_of(self, source: str | None) -> Callable[..., TableChanges]:
+        """Return what makes a `TableChanges` of the events of `source`."""
+        return TableChanges
 
     def in_thread(self, work: Callable[[], T]) -> Callable[[], T]:
         """Return `work` as it is to run in another thread than this one."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from shmstore import EventStore, ShmStoreError
 from shmstore.arguments import Parser
 from shmstore.consumer.copies.database_url import KINDS as DATABASES
-from shmstore.consumer.spark.options import FORMATS, HELP
+from shmstore.consumer.spark.options import FORMATS, HELP, MERGES
 from shmstore.consumer.spark.spark_version import SparkTooOld, check, installed, too_old
 from shmstore.errors import install
 from shmstore.units import TextLines, printable
@@ -76,6 +76,12 @@ def arguments() -> argparse.ArgumentParser:
     )
     what.add_argument(
         "--optimize", type=int, default=0, metavar="N", help="put a Delta table's small files together after each N commits"
+    )
+    what.add_argument(
+        "--merge",
+        choices=MERGES,
+        default="driver",
+        help="what reduces and merges the rows: executors' jobs merge tables of any size, into delta (with delta-spark) and iceberg (default: %(default)s)",
     )
     query = add.add_argument_group("The query")
     query.add_argument(
@@ -198,6 +204,7 @@ def _run(spark: SparkSession, given: argparse.Namespace, stopping: threading.Eve
             trigger={"availableNow": True} if given.once else {"processingTime": given.interval},
             optimize=given.optimize,
             remove_dropped=given.remove_dropped,
+            merge=given.merge,
             **settings,
         )
         query.awaitTermination()

@@ -24,6 +24,7 @@ TRANSPORTS = ("auto", "shm", "inline", "network")
 SCHEMA_CHANGES = ("fail", "follow")
 ZERO_DATES = ("fail", "null")
 FORMATS = ("delta", "iceberg", "parquet")  # of copies
+MERGES = ("driver", "executors")  # what merges the rows of copies
 
 HELP = {
     "store": "name of the store (required)",

@@ -15,16 +15,15 @@ _POM = (
     "<groupId>shmstore</groupId><artifactId>jars</artifactId><version>1</version><dependencies>{}</dependencies></project>"
 )
 _DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>{}</dependency>"
-_ALONE = (
-    "<classifier>{}</classifier><exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
-)
+_CLASSIFIER = "<classifier>{}</classifier>"
+_ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
 
 @functools.cache
 def jars(name: str, *artifacts: str) -> Path:
     """The folder `name` of the jars that the artifacts (``GROUP:ARTIFACT:VERSION``) need, fetched the first time; of one with a classifier
-    (``GROUP:ARTIFACT:VERSION:CLASSIFIER``), which has all in it, that jar alone.
+    (``GROUP:ARTIFACT:VERSION:CLASSIFIER``), which has all in it, that jar alone, and so with an empty one (``GROUP:ARTIFACT:VERSION:``).
 
     Raises `ServerUnavailable` where they cannot be had.
     """
@@ -50,4 +49,5 @@ def jars(name: str, *artifacts: str) -> Path:
 def _dependency(artifact: str) -> str:
     *named, version = artifact.split(":")[:3]
     classifier = artifact.split(":")[3:]
-    return _DEPENDENCY.format(*named, version, _ALONE.format(*classifier) if classifier else "")
+    more = [_CLASSIFIER.format(name) for name in classifier if name] + [_ALONE] * bool(classifier)
+    return _DEPENDENCY.format(*named, version, "".join(more))

@@ -149,11 +149,19 @@ class DeltaLakeTable:
         elif isinstance(step, Empty):
             self._empty(step, marked)
         self._table.update_incremental()
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Now and then, put small files together and remove old ones."""
         self._commits += 1
         if self._optimize and self._commits % self._optimize == 0:
-            self._table.optimize.compact()
-            self._table.vacuum(dry_run=False)
+            self._put_together()
             self._table = self._opened()
+
+    def _put_together(self) -> None:
+        assert self._table is not None
+        self._table.optimize.compact()
+        self._table.vacuum(dry_run=False)
 
     @property
     def folder(self) -> str:

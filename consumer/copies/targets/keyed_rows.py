@@ -9,31 +9,36 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from shmstore.consumer.copies.change_reduction import OURS, Merge
+from shmstore.consumer.copies.change_reduction import OURS, Merge, Versions
 from shmstore.sql.names import free
 
 UPSERT, DELETE, UPDATE = 0, 1, 2  # what becomes of a row of `merge_rows`
+BECOMES: Final = OURS + "becomes"
 _FILTERED: Final = (pa.types.is_integer, pa.types.is_string, pa.types.is_date)  # types that a file's own statistics are asked for
 
 
-def merge_rows(step: Merge) -> tuple[pa.Table, str]:
-    """Return all rows of a merge as one table, NULL where a row has no value, and the name of the column that says what becomes of each."""
-    fields, count = step.upserts.schema, len(step.upserts)
-    tables, kinds = [step.upserts], [UPSERT] * count
-    for rows, kind in ((step.deletes, DELETE), (step.updates, UPDATE)):
+def merge_rows(step: Merge | Versions) -> tuple[pa.Table, str]:
+    """Return all rows of a step as one table, NULL where a row has no value, and the name of the column that says what becomes of each: of the rows of a
+    history, DELETE ends the version of a key that is current."""
+    whole, gone, some = (
+        (step.upserts, step.deletes, step.updates) if isinstance(step, Merge) else (step.versions, step.ends, None)
+    )
+    fields = whole.schema
+    tables, kinds = [whole], [UPSERT] * len(whole)
+    for rows, kind in ((gone, DELETE), (some, UPDATE)):
         if rows is not None:
             columns = [
                 rows.column(one.name) if one.name in rows.column_names else pa.nulls(len(rows), one.type) for one in fields
             ]
             tables.append(pa.Table.from_arrays(columns, schema=fields))
             kinds += [kind] * len(rows)
-    name = free(OURS + "becomes", fields.names)
+    name = free(BECOMES, fields.names)
     return pa.concat_tables(tables).append_column(name, pa.array(kinds, pa.int32())), name
 
 
-def updated_columns(step: Merge) -> list[str]:
-    """Return the columns that `step.updates` gives new values."""
-    return [] if step.updates is None else [name for name in step.updates.column_names if name not in step.keys]
+def updated_columns(step: Merge | Versions) -> list[str]:
+    """Return the columns that the `updates` of a merge give new values."""
+    return [] if isinstance(step, Versions) or step.updates is None else [name for name in step.updates.column_names if name not in step.keys]
 
 
 def rows_with(part: pa.Table, keys: pa.Table) -> pa.Table:

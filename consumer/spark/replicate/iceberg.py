@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import reduce
 from operator import and_
@@ -29,7 +29,6 @@ from shmstore.consumer.copies.change_reduction import (
     CURRENT,
     HISTORY,
     OURS,
-    SEQ,
     VALID_TO,
     Alter,
     CannotFollow,
@@ -39,14 +38,17 @@ from shmstore.consumer.copies.change_reduction import (
     Empty,
     Merge,
     Replace,
+    RowsElsewhere,
     Step,
     Versions,
     keeps_history,
 )
 from shmstore.consumer.copies.changed_rows import target_fields
-from shmstore.consumer.copies.targets.keyed_rows import DELETE, UPDATE, UPSERT, merge_rows, updated_columns
+from shmstore.consumer.copies.targets.folders import AT_ONCE
 from shmstore.consumer.copies.targets.names import aside_name, next_name, part_of_name
 from shmstore.consumer.spark.decode.arrow_frame import whole
+from shmstore.consumer.spark.replicate.merge_sql import Rows, new_rows, quoted, source_of, viewed, without_rows
+from shmstore.consumer.spark.replicate.sessions import Sessions
 from shmstore.consumer.spark.spark_version import version
 from shmstore.event import TableSchema
 from shmstore.sql.names import folded
@@ -57,7 +59,6 @@ _PROPERTY = f"spark.sql.iceberg.snapshot-property.{MARKS}"
 _JARS = {(4, 0): "4.0", (4, 1): "4.1"}
 _RELEASE = "1.11.0"
 _ABSENT = re.compile("SCHEMA_NOT_FOUND|NoSuchNamespace|NoSuchDatabase|FileNotFound|Failed to list namespace")
-_ROWS = OURS + "rows"
 
 
 def require_runtime(session: SparkSession, target: str) -> None:
@@ -88,18 +89,18 @@ def require_runtime(session: SparkSession, target: str) -> None:
 class IcebergTarget:
     """The copies in the catalogs of a session (`Target`)."""
 
-    at_once = 1  # the marks of a commit are a setting of the session
+    at_once = AT_ONCE
 
     def __init__(self, session: SparkSession) -> None:
-        self._session = session
+        self._session, self._sessions = session, Sessions(session)
 
     def table(self, path: str, name: str) -> IcebergTable:
         """`Target.table`."""
-        return IcebergTable(self._session, path, name)
+        return IcebergTable(self._session, self._sessions, path, name)
 
     def named(self, name: str) -> str:
         """`Target.named`."""
-        return part_of_name(name)
+        return part_ofquoted(name)
 
     def unnamed(self, part: str) -> str:
         """`Target.unnamed`."""
@@ -131,16 +132,16 @@ class IcebergTarget:
 def _tables_like(session: SparkSession, head: str, tail: str) -> list[str]:
     """Return the source tables that have a copy: what is between `head` (``catalog.database.prefix``) and `tail` in their names."""
     space, _, prefix = head.rpartition(".")
-    rows = _shown(session, f"SHOW TABLES IN {_quoted(space)}")
+    rows = _shown(session, f"SHOW TABLES IN {_path(space)}")
     names = [row.tableName for row in rows if not row.tableName.startswith(OURS)]
     return [name[len(prefix) : len(name) - len(tail)] for name in names if name.startswith(prefix) and name.endswith(tail)]
 
 
 def _all_tables(session: SparkSession, catalog: str) -> list[str]:
     """Return every copy in a catalog, as ``catalog.database.table``."""
-    spaces = [row.namespace for row in _shown(session, f"SHOW NAMESPACES IN {_quoted(catalog)}")]
+    spaces = [row.namespace for row in _shown(session, f"SHOW NAMESPACES IN {_path(catalog)}")]
     names = [f"{catalog}.{space}.{name}" for space in spaces for name in _tables_like(session, f"{catalog}.{space}.", "")]
-    return [name for name in names if session.sql(f"SHOW TBLPROPERTIES {_quoted(name)}").where(f"key = '{_COPY}'").count()]
+    return [name for name in names if session.sql(f"SHOW TBLPROPERTIES {_path(name)}").where(f"key = '{_COPY}'").count()]
 
 
 def _shown(session: SparkSession, sql: str) -> list[Any]:
@@ -153,17 +154,23 @@ def _shown(session: SparkSession, sql: str) -> list[Any]:
         raise
 
 
-def _quoted(path: str) -> str:
-    return ".".join("`" + part.replace("`", "``") + "`" for part in path.split("."))
-
-
-def _name(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+def _path(path: str) -> str:
+    return ".".join(map(quoted, path.split(".")))
 
 
 def _stored(table: pa.Table) -> pa.Table:
     """The rows with Iceberg's types, which have no integers of less than 32 bits."""
     return table.cast(_fields(table.schema))
+
+
+def _frame(session: SparkSession, rows: pa.Table) -> DataFrame:
+    rows = whole(_stored(rows))
+    return session.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
+
+
+def _fresh(session: SparkSession, table: str) -> DataFrame:
+    session.catalog.refreshTable(table)
+    return session.table(table)
 
 
 def _fields(schema: pa.Schema) -> pa.Schema:
@@ -175,9 +182,9 @@ def _fields(schema: pa.Schema) -> pa.Schema:
 class IcebergTable:
     """One table's copy, the Iceberg table `path`, ``catalog.database.table``."""
 
-    def __init__(self, session: SparkSession, path: str, name: str) -> None:
-        self._session, self._path, self._name = session, path, name
-        self._table = _quoted(path)
+    def __init__(self, session: SparkSession, sessions: Sessions, path: str, name: str) -> None:
+        self._session, self._sessions, self._path, self._name = session, sessions, path, name
+        self._table = _path(path)
         self._jvm: Any = session.sparkContext._jvm
         self._found: Any = None  # the Java table
         self._marks: dict[str, int] = {}
@@ -238,9 +245,9 @@ class IcebergTable:
         """`SearchableTable.rows_of`."""
         there = self._session.table(self._table)
         if keys is not None:
-            over = [there[_name(name)].eqNullSafe(col(f"_s.{_name(name)}")) for name in keys.column_names]
-            there = there.join(broadcast(self._frame(keys).alias("_s")), reduce(and_, over), "left_semi")
-        return there.select([there[_name(name)] for name in columns.names]).toArrow().cast(columns)
+            over = [there[quoted(name)].eqNullSafe(col(f"_s.{quoted(name)}")) for name in keys.column_names]
+            there = there.join(broadcast(_frame(self._session, keys).alias("_s")), reduce(and_, over), "left_semi")
+        return there.select([there[quoted(name)] for name in columns.names]).toArrow().cast(columns)
 
     def mark(self, name: str) -> int:
         """The number that was committed last under `name`; -1 where there is none."""
@@ -255,32 +262,29 @@ class IcebergTable:
             self._write(pa.schema(target_fields(schema)).empty_table(), marks)
 
     def commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
-        """Do a step, or none, and keep `marks`, in one commit; a step of a history is two, of which the first may be done twice.
-
-        Raises `CopyDiffers`, `CannotFollow`; then nothing was changed.
-        """
+        """Do a step, or none, and keep `marks`, in one commit. Raises `CopyDiffers`, `CannotFollow`; then nothing was changed."""
         with _refusals():
             self._commit(step, marks)
 
     def _commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
         if self._found is None:
             if isinstance(step, Merge | Versions):
-                self._write(step.upserts if isinstance(step, Merge) else step.versions, marks)
-            return
-        if isinstance(step, Merge | Versions):
-            step = self._fit(step)
-            if isinstance(step, Merge):
-                self._merge(step, marks)
-            else:
-                self._add_versions(step, marks)
+                self._write(new_rows(step), marks)
+                return
+            if not isinstance(step, RowsElsewhere):
+                return
+            self._write(new_rows(without_rows(step)), {name: number for name, number in marks.items() if name == HISTORY})
+        if isinstance(step, Merge | Versions | RowsElsewhere):
+            self._fit(step)
+            self._merge(step, marks)
         elif isinstance(step, Replace):
             self._take_over(step, marks)
         elif isinstance(step, Alter):
             self._alter(step, marks)
         elif isinstance(step, Empty) and self.keeps_history:
             moment = f"timestamp_micros({step.time_ms * 1000})"
-            with self._marked(marks):
-                self._session.sql(f"UPDATE {self._table} SET {VALID_TO} = {moment}, {CURRENT} = false WHERE {CURRENT}")
+            with self._marked(marks) as session:
+                session.sql(f"UPDATE {self._table} SET {VALID_TO} = {moment}, {CURRENT} = false WHERE {CURRENT}")
         elif isinstance(step, Empty):
             everything = self._jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue()
             self._set(self._found.newDelete().deleteFromRowFilter(everything), marks)
@@ -306,29 +310,24 @@ class IcebergTable:
         update.set(MARKS, self._text(marks)).commit()
 
     @contextmanager
-    def _marked(self, marks: Mapping[str, int]) -> Iterator[None]:
-        """What Spark commits in the body has the marks in its snapshot."""
-        self._session.conf.set(_PROPERTY, self._text(marks))
-        try:
-            yield
-        finally:
-            self._session.conf.unset(_PROPERTY)
-
-    def _frame(self, table: pa.Table) -> DataFrame:
-        table = whole(_stored(table))
-        return self._session.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
+    def _marked(self, marks: Mapping[str, int]) -> Iterator[SparkSession]:
+        """A session in which what is committed has the marks in its snapshot. Other threads, with other tables, have others."""
+        with self._sessions.with_settings({_PROPERTY: self._text(marks)}) as session:
+            if self._found is not None:
+                session.catalog.refreshTable(self._table)  # each session keeps what it has seen of a catalog
+            yield session
 
     def _write(self, table: pa.Table, marks: Mapping[str, int]) -> None:
         """Make the table, or another in its place, with these rows: one commit."""
-        self._replace(self._frame(table), marks)
+        self._replace(lambda session: _frame(session, table), marks)
 
-    def _replace(self, frame: DataFrame, marks: Mapping[str, int]) -> None:
+    def _replace(self, frame: Callable[[SparkSession], DataFrame], marks: Mapping[str, int]) -> None:
         space, _, _ = self._path.rpartition(".")
         if self._found is None:
             self._make_space(space)
-        writer = frame.writeTo(self._table).using("iceberg").tableProperty("format-version", "2").tableProperty(_COPY, "1")
-        with self._marked(marks):
-            writer.createOrReplace()
+        with self._marked(marks) as session:
+            writer = frame(session).writeTo(self._table).using("iceberg")
+            writer.tableProperty("format-version", "2").tableProperty(_COPY, "1").createOrReplace()
         self._look()
 
     def _make_space(self, space: str) -> None:
@@ -336,7 +335,7 @@ class IcebergTable:
         parts = space.split(".")
         for count in range(2, len(parts) + 1):
             try:
-                self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_quoted('.'.join(parts[:count]))}")
+                self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_path('.'.join(parts[:count]))}")
             except (PySparkException, Py4JJavaError) as error:
                 line = str(getattr(error, "java_exception", error)).strip().splitlines()[0]
                 raise CannotFollow(
@@ -345,11 +344,11 @@ class IcebergTable:
 
     # ---------------------------------------------------------------- steps
 
-    def _fit(self, step: Merge | Versions) -> Merge | Versions:
-        """Check that the columns are those of the rows, which get the spelling of the copy's; a copy without rows takes theirs."""
-        own, step = step, schema_evolution.spelled(step, self._names())
-        rows = step.upserts if isinstance(step, Merge) else step.versions
-        if isinstance(step, Merge) == self.keeps_history:
+    def _fit(self, step: Rows) -> None:
+        """Check that the columns are those of the rows; a copy without rows takes theirs. Raises `CopyDiffers`, `CannotFollow`."""
+        own = without_rows(step)
+        rows = new_rows(schema_evolution.spelled(own, self._names()))
+        if isinstance(own, Merge) == self.keeps_history:
             raise CannotFollow(
                 f"the copy of {self._name} in {self._path} keeps {'the' if self.keeps_history else 'no'} history of its rows: "
                 f"choose another target{', or history=True' * self.keeps_history}"
@@ -358,50 +357,23 @@ class IcebergTable:
         wanted = from_arrow_schema(_fields(rows.schema), prefer_timestamp_ntz=True)
         have, want = ({field.name: field.dataType for field in schema} for schema in (there.schema, wanted))
         if have == want:
-            return step
+            return
         if there.limit(1).count():
             different = [f"{name} ({type_.simpleString()})" for name, type_ in want.items() if have.get(name) != type_]
             different += [f"no {name}" for name in have if name not in want]
             raise CopyDiffers(schema_evolution.no_ddl_explains(self._name, different))
-        self._write((own.upserts if isinstance(own, Merge) else own.versions).slice(0, 0), {})
-        return own
+        self._write(new_rows(own), {})
 
-    def _merge(self, step: Merge, marks: Mapping[str, int]) -> None:
-        rows, becomes = merge_rows(step)
-        names, changed = step.upserts.column_names, updated_columns(step)
-        some = f"WHEN MATCHED AND s.{becomes} = {UPDATE} THEN UPDATE SET {_assigned(changed)} " if changed else ""
-        self._run(
-            rows,
-            f"MERGE INTO {self._table} t USING {_ROWS} s ON {_same(step.keys)} WHEN MATCHED AND s.{becomes} = {DELETE} THEN DELETE {some}"
-            f"WHEN MATCHED THEN UPDATE SET {_assigned(names)} WHEN NOT MATCHED AND s.{becomes} = {UPSERT} THEN INSERT {_inserted(names)}",
-            marks,
-        )
-
-    def _add_versions(self, step: Versions, marks: Mapping[str, int]) -> None:
-        over = f"{_same(step.keys)} AND t.{CURRENT} AND t.{SEQ} < s.{SEQ}"
-        ended = f"WHEN MATCHED THEN UPDATE SET {VALID_TO} = s.{VALID_TO}, {CURRENT} = false"
-        self._run(step.ends, f"MERGE INTO {self._table} t USING {_ROWS} s ON {over} {ended}", {})
-        self._look()
-        names = step.versions.column_names
-        over = f"{_same(step.keys)} AND t.{SEQ} = s.{SEQ}"
-        self._run(
-            step.versions,
-            f"MERGE INTO {self._table} t USING {_ROWS} s ON {over} WHEN NOT MATCHED THEN INSERT {_inserted(names)}",
-            marks,
-        )
-
-    def _run(self, rows: pa.Table, sql: str, marks: Mapping[str, int]) -> None:
-        self._frame(rows).createOrReplaceTempView(_ROWS)
-        try:
-            with self._marked(marks):
-                self._session.sql(sql)
-        finally:
-            self._session.catalog.dropTempView(_ROWS)
+    def _merge(self, step: Rows, marks: Mapping[str, int]) -> None:
+        """One commit, of rows and marks."""
+        source = source_of(step, self._names(), lambda rows: _frame(self._session, rows))
+        with viewed(source.frame) as rows, self._marked(marks) as session:
+            session.sql(source.statement(self._table, rows))
 
     def _take_over(self, step: Replace, marks: Mapping[str, int]) -> None:
-        other = IcebergTable(self._session, step.path, self._name)
+        other = IcebergTable(self._session, self._sessions, step.path, self._name)
         if other.exists:
-            self._replace(self._session.table(other._table), marks)
+            self._replace(lambda session: _fresh(session, other._table), marks)
         else:
             self._write(pa.schema(target_fields(step.schema)).empty_table(), marks)
 
@@ -452,15 +424,3 @@ def _refusals() -> Iterator[None]:
         yield
     except AnalysisException as error:
         raise CopyRefuses(f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}") from error
-
-
-def _same(keys: Sequence[str]) -> str:
-    return " AND ".join(f"t.{_name(key)} = s.{_name(key)}" for key in keys)
-
-
-def _assigned(names: Sequence[str]) -> str:
-    return ", ".join(f"t.{_name(name)} = s.{_name(name)}" for name in names)
-
-
-def _inserted(names: Sequence[str]) -> str:
-    return f"({', '.join(map(_name, names))}) VALUES ({', '.join(f's.{_name(name)}' for name in names)})"

@@ -12,22 +12,24 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from shmstore.consumer.copies.change_reduction import CannotCopy
+from shmstore.consumer.copies.change_reduction import CannotCopy, TableChanges
 from shmstore.consumer.copies.copy_set import CopySet
 from shmstore.consumer.copies.databases.database import Password
 from shmstore.consumer.copies.initial_rows import InitialRows, require_one_source
 from shmstore.consumer.spark.callbacks import answering
 from shmstore.consumer.spark.options import SourceOptions
-from shmstore.consumer.spark.replicate import executor_rows
+from shmstore.consumer.spark.replicate import event_runs, executor_rows
 from shmstore.consumer.spark.replicate.executor_rows import SourceTables
 from shmstore.consumer.spark.replicate.local_checkpoints import checkpoint_location
 from shmstore.consumer.spark.replicate.query_id import QueryId
@@ -37,6 +39,7 @@ from shmstore.consumer.spark.source.source import register
 from shmstore.consumer.spark.spark_version import has_read_limits, is_connect, version
 from shmstore.sql.names import folded
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -57,10 +60,13 @@ class Replication(CopySet):
         optimize: int = 0,
         session: SparkSession | None = None,
         remove_dropped: bool = False,
+        merge: str = "driver",
     ) -> None:
-        held_by, template = chosen_target(format, target, password, storage, optimize, session)
+        held_by, template = chosen_target(format, target, password, storage, optimize, session, merge)
         super().__init__(options.selection, held_by, template, keys=keys, history=history, remove_dropped=remove_dropped)
         self._options, self._format = options, "database" if is_database(target) else format or "delta"
+        self._session, self._by_executors = session, merge == "executors"
+        self._runs: event_runs.RunSource | None = None
         self._query = QueryId(checkpoint, "Replication")
 
     def try_target(self) -> None:
@@ -73,10 +79,32 @@ class Replication(CopySet):
         with answering():
             session = frame.sparkSession
             query = self._query.of(session)
-            rows = frame.select("sequence", "payload", "source").toArrow().sort_by("sequence")
-            names = rows.column("source").unique().to_pylist()
-            found = {name: rows.filter(pc.equal(rows.column("source"), name)) if len(names) > 1 else rows for name in names}
-            self.apply_each({name: _payloads(some.column("payload")) for name, some in found.items()}, query, batch)
+            self.apply_micro_batch(frame.select("sequence", "payload", "source"), query, batch)
+
+    def apply_micro_batch(self, events: DataFrame, query: str, batch: int) -> None:
+        """Apply encoded events (sequence, payload, source), each of whose partitions has a stretch of them in order."""
+        if self._by_executors:
+            # executors reduce the events to runs, which hold the rows, and merge them
+            self._runs = event_runs.RunSource(events, event_runs.reducer(self._selection, self._keys, self._history))
+            try:
+                self.apply_each(self._runs.events(), query, batch)
+            finally:
+                self._runs.close()
+                self._runs = None
+            return
+        rows = events.toArrow().sort_by("sequence")
+        names = rows.column("source").unique().to_pylist()
+        found = {name: rows.filter(pc.equal(rows.column("source"), name)) if len(names) > 1 else rows for name in names}
+        self.apply_each({name: _payloads(some.column("payload")) for name, some in found.items()}, query, batch)
+
+    def kind_of(self, source: str | None) -> Callable[..., TableChanges]:
+        """`CopySet.kind_of`."""
+        return TableChanges if self._runs is None else partial(event_runs.RunChanges, self._runs, self._runs.found[source])
+
+    def in_thread(self, work: Callable[[], T]) -> Callable[[], T]:
+        """`CopySet.in_thread`: the thread's jobs are the query's, and end with it."""
+        by_spark = self._session is not None and (self._by_executors or self._format == "iceberg")
+        return inheritable_thread_target(self._session)(work) if by_spark else work
 
     def begin_with(self, spark: SparkSession, tables: SourceTables) -> None:
         """Make copies of the tables that have none, of rows that executors read; call it before the query starts. Raises ValueError, `SourceError`."""
@@ -128,6 +156,7 @@ def replicate(
     storage: Mapping[str, str] | None = None,
     optimize: int = 0,
     remove_dropped: bool = False,
+    merge: str = "driver",
 ) -> StreamingQuery:
     """Keep a copy of every table of `tables` in `target`; return the running query.
 
@@ -147,6 +176,8 @@ def replicate(
     After each `optimize` commits to a Delta table its small files are put together, and files that no version of the last week needs are removed.
     Where `snapshot` is a `shmstore.producer.ServerTables`, of the producer's settings, Spark's executors read those rows straight from the server, before
     the query starts and this returns: into Delta or Parquet, in folders that driver and executors see.
+    Rows are reduced and merged in the driver, or with ``merge="executors"`` by Spark's jobs, and then never come to the driver: into Iceberg, and into Delta
+    (in a folder that driver and executors see) where the session has delta-spark.
 
     Whatever a DDL does, a copy has its table's rows in the end: what only the server knows is read again, by a snapshot that is asked for;
     what cannot be copied is set aside, which the log says, while the others continue. Each batch lands in each table once.
@@ -186,6 +217,7 @@ def replicate(
         optimize=optimize,
         session=spark,
         remove_dropped=remove_dropped,
+        merge=merge,
     )
     replication.try_target()
     if snapshot:

@@ -13,7 +13,8 @@ from shmstore.consumer.copies.kinds import TargetOptions, duckdb
 from shmstore.consumer.copies.reading.address import parse
 from shmstore.consumer.copies.target import Target
 from shmstore.consumer.copies.targets.folders import AT_ONCE, Folders
-from shmstore.consumer.spark.options import FORMATS
+from shmstore.consumer.spark.options import FORMATS, MERGES
+from shmstore.consumer.spark.spark_version import is_connect
 from shmstore.errors import did_you_mean, install
 
 
@@ -23,9 +24,19 @@ def is_database(target: str) -> bool:
 
 
 def chosen_target(
-    format: str, target: str, password: Password, storage: Mapping[str, str] | None, optimize: int, session: SparkSession | None
+    format: str,
+    target: str,
+    password: Password,
+    storage: Mapping[str, str] | None,
+    optimize: int,
+    session: SparkSession | None,
+    merge: str = "driver",
 ) -> tuple[Target, str]:
     """Return what holds the copies, and the template of their paths in it. Raises ValueError, and ImportError where a package is missing."""
+    if merge not in MERGES:
+        raise ValueError(f"merge={merge!r} is unknown; choose from {', '.join(MERGES)}{did_you_mean(merge, MERGES)}")
+    if merge == "executors":
+        _check_executors(format, target, storage, session)
     if is_database(target):
         if format or storage or optimize:
             raise ValueError(
@@ -41,10 +52,31 @@ def chosen_target(
         raise ValueError(f"storage options are for object stores, which format={format!r} does not write to: format='delta' does")
     if optimize and format not in ("", "delta"):
         raise ValueError(f"optimize={optimize} puts a Delta table's small files together; format={format!r} has none")
-    return _files(format or "delta", storage, optimize, session), target
+    return _files(format or "delta", storage, optimize, session, merge), target
 
 
-def _files(format: str, storage: Mapping[str, str] | None, optimize: int, session: SparkSession | None) -> Target:
+def _check_executors(format: str, target: str, storage: Mapping[str, str] | None, session: SparkSession | None) -> None:
+    """Raise ValueError where executors cannot merge the rows."""
+    if is_database(target) or format not in ("", "delta", "iceberg"):
+        raise ValueError(
+            "merge='executors' is for copies in Delta and Iceberg, which Spark's executors can write to: give format='delta' or 'iceberg', or leave out "
+            "merge"
+        )
+    if session is None or is_connect(session):
+        raise ValueError(
+            "merge='executors' runs statements in the driver's JVM, which a session of Spark Connect does not reach: use a session of the driver's own, "
+            "or leave out merge"
+        )
+    if format != "iceberg" and (storage or "://" in target):
+        raise ValueError(
+            "merge='executors' writes Delta tables in a folder that driver and executors see, such as a mounted one; in an object store "
+            "format='iceberg' does, or leave out merge"
+        )
+
+
+def _files(
+    format: str, storage: Mapping[str, str] | None, optimize: int, session: SparkSession | None, merge: str
+) -> Target:
     if format == "iceberg":
         if session is None:
             raise ValueError("format='iceberg' is written by Spark: give its session")
@@ -60,6 +92,11 @@ def _files(format: str, storage: Mapping[str, str] | None, optimize: int, sessio
             from shmstore.consumer.copies.targets import delta
         except ImportError as error:
             raise ImportError(f"format='delta' needs deltalake, which is not installed: {install('delta')}") from error
+        if merge == "executors" and session is not None:
+            from shmstore.consumer.spark.replicate import spark_delta
+
+            spark_delta.require_delta(session)
+            return spark_delta.target(session, optimize)
         return delta.target(storage, optimize)
     databases = ", and a database is named by its URL: target='postgresql://USER@HOST/DATABASE#{database}.{table}'"
     raise ValueError(

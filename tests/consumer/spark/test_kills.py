@@ -21,7 +21,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.consumer.spark.comparison import selected, texts, types_of
-from tests.consumer.spark.replicate.iceberg_cases import RUNTIME
+from tests.consumer.spark.replicate.iceberg_cases import DELTA, DELTA_SETTINGS, RUNTIME
 from tests.consumer.spark.test_endtoend import TABLES, Chain, Load
 from tests.consumer.spark.test_versions import OLDEST
 from tests.consumer.spark.versions import environment
@@ -36,18 +36,20 @@ PATIENCE = 180.0  # seconds without any change of a copy
 
 
 class Targets:
-    """Delta, Parquet and PostgreSQL, and Iceberg where the Spark has a runtime of it, all in one folder."""
+    """Delta, Parquet and PostgreSQL, and where the Spark has what it needs Iceberg, and both merged by executors, all in one folder."""
 
     def __init__(self, folder: Path, postgres: Postgres, iceberg: bool) -> None:
         self.folder, self.postgres = folder, postgres
-        self.names = ["delta", "parquet", "postgresql", *["iceberg"] * iceberg]
+        self.names = ["delta", "parquet", "postgresql", *["iceberg", "delta-executors", "iceberg-executors"] * iceberg]
 
     @property
     def settings(self) -> dict[str, str]:
         """What the session needs for them."""
-        iceberg = sorted(jars("spark-kills-iceberg", RUNTIME).glob("*.jar")) if "iceberg" in self.names else []
+        there = "iceberg" in self.names
+        found = [jars("spark-kills-iceberg", RUNTIME), jars("delta-spark-4.0-4.4.0-alone", *DELTA)] if there else []
         return {
-            "spark.jars": ",".join(map(str, iceberg)),
+            "spark.jars": ",".join(str(jar) for folder in found for jar in sorted(folder.glob("*.jar"))),
+            **(DELTA_SETTINGS if there else {}),
             "spark.driver.memory": "1g",
             "spark.executor.memory": "512m",
             "spark.ui.enabled": "false",
@@ -63,6 +65,8 @@ class Targets:
             "parquet": {"format": "parquet", "target": f"{self.folder}/parquet/{{database}}/{{table}}"},
             "postgresql": {"target": f"{self.postgres.url}#lake.{{table}}", "password": self.postgres.password},
             "iceberg": {"format": "iceberg", "target": "lake.{database}.{table}"},
+            "delta-executors": {"target": f"{self.folder}/delta-executors/{{database}}/{{table}}", "merge": "executors"},
+            "iceberg-executors": {"format": "iceberg", "target": "lake.executors_{database}.{table}", "merge": "executors"},
         }
         return {name: {**found[name], "checkpoint": f"{self.folder}/checkpoints/{name}"} for name in self.names}
 
@@ -73,7 +77,8 @@ class Targets:
             names = sorted(str(row[0]) for row in self.postgres.query(about))
             columns = ", ".join(f'"{name}"' for name in names)
             return set(names), texts(names, types, self.postgres.query(f"SELECT {columns} FROM lake.{table}"))
-        held = _arrow(name, self.folder / name / database / table)
+        folder = self.folder / (f"iceberg/executors_{database}" if name == "iceberg-executors" else f"{name}/{database}")
+        held = _arrow(name.partition("-")[0], folder / table)
         names = sorted(held.column_names)
         return set(names), texts(names, types, zip(*[held.column(name).to_pylist() for name in names], strict=True))
 

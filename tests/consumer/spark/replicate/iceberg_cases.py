@@ -1,4 +1,5 @@
-"""Copies in Iceberg, on a Spark that has its runtime: `test_iceberg` runs these tests in an environment of their own."""
+"""Copies that Spark writes, in Iceberg and, by executors, in Delta, on a Spark that has what that needs: `test_iceberg` runs these tests in an
+environment of their own."""
 
 from __future__ import annotations
 
@@ -18,10 +19,12 @@ from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.replicate.iceberg import MARKS, IcebergTarget
 from shmstore.consumer.spark.replicate.replicate import Replication
 from shmstore.encoding.codec import encode
+from tests.consumer.copies.lakes import LocalCopies
 from tests.consumer.copies.test_applied_changes import check as check_changes
 from tests.consumer.copies.test_applied_changes import random_changes
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
 from tests.consumer.spark.replicate.test_command import run
+from tests.consumer.spark.replicate.test_event_runs import story
 from tests.consumer.spark.replicate.test_random_alter import check
 from tests.servers.iceberg_rest import iceberg_rest
 from tests.servers.maven import jars
@@ -29,6 +32,12 @@ from tests.servers.postgres import start_postgres
 
 POSTGRESQL = "org.postgresql:postgresql:42.7.8"
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0"
+DELTA = ("io.delta:delta-spark_4.0_2.13:4.4.0:", "io.delta:delta-storage:4.4.0:")
+DELTA_SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
 CATALOGS = ("lake", "rest", "jdbc")
 _numbers = itertools.count(1)
 
@@ -52,7 +61,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
                 "warehouse": str(folders["jdbc"]),
             },
         }
-        settings = {"spark.jars": ",".join(map(str, found)), "spark.sql.session.timeZone": "UTC"}
+        found = [*found, *jars("delta-spark-4.0-4.4.0-alone", *DELTA).glob("*.jar")]
+        settings = {"spark.jars": ",".join(map(str, found)), "spark.sql.session.timeZone": "UTC", **DELTA_SETTINGS}
         for name, given in catalogs.items():
             settings[f"spark.sql.catalog.{name}"] = "org.apache.iceberg.spark.SparkCatalog"
             settings |= {f"spark.sql.catalog.{name}.{key}": value for key, value in given.items()}
@@ -76,8 +86,8 @@ def target(catalog: str) -> str:
     return f"{catalog}.n{next(_numbers)}_{{database}}.{{table}}"
 
 
-def replication(spark: Any, target: str, **named: Any) -> Replication:
-    return Replication(SourceOptions.parse({"store": "none", "zeroDates": "null"}), target, "iceberg", session=spark, **named)
+def replication(spark: Any, target: str, format: str = "iceberg", **named: Any) -> Replication:
+    return Replication(SourceOptions.parse({"store": "none", "zeroDates": "null"}), target, format, session=spark, **named)
 
 
 def apply(copy: Replication, batch: int, *transactions: list[Event], query: str = "q") -> None:
@@ -259,6 +269,48 @@ def test_replicate_into_a_catalog(spark: Any, catalog: str, tmp_path: Path) -> N
         )
         assert str(query.id) in summary[MARKS]
     EventStore.unlink(store.name, log=True, state=str(tmp_path / "state"))
+
+
+def frame_of(spark: Any, events: list[Event], first: int, parts: int) -> Any:
+    """The events from number `first` on as a micro-batch has them, in `parts` stretches."""
+    values = [(first + i, encode(event), None) for i, event in enumerate(events)]
+    frame = spark.createDataFrame(values, "sequence LONG, payload BINARY, source STRING")
+    return frame.repartitionByRange(parts, "sequence").sortWithinPartitions("sequence") if parts > 1 else frame.coalesce(1)
+
+
+@pytest.mark.parametrize("history", [False, True], ids=["rows", "history"])
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+def test_executors_merge_what_the_driver_does(spark: Any, tmp_path: Path, seed: int, format: str, history: bool) -> None:
+    """Random changes of two tables, an ALTER, a snapshot and a batch that is run again, in tasks of their own: the same rows as in a copy that the driver
+    merged."""
+    choose, binlog = random.Random(seed), Binlog()
+    target = f"{tmp_path}/{{database}}/{{table}}" if format == "delta" else f"lake.n{next(_numbers)}_{{database}}.{{table}}"
+    driver, position = LocalCopies(tmp_path, "parquet", history=history), 0
+    there: dict[str, set[int]] = {"orders": {0}, "other": {0}}
+    first = [*binlog.insert(order_row(0)), *binlog.insert(order_row(0), table=ORDERS._replace(table="other"))]
+    for batch, count in enumerate((3, 12, 20)):
+        events = [*(first if batch == 0 else []), *story(binlog, choose, count, there, followed=True)]
+        if batch == 2 and not history:
+            state, note = Column("state", "varchar", size=20), Column("note", "varchar", size=9)
+            wider = ORDERS._replace(columns=(*ORDERS.columns[:-1], state, note))
+            events += binlog.ddl("alter table shop.orders rename column status to state, add column note varchar(9)")
+            events += binlog.insert((*order_row(20), "x"), table=wider)
+            events += binlog.update(((*order_row(20), "x"), (*order_row(21), "y")), table=wider)
+        driver.apply([encode(event) for event in events], "q", batch)
+        for _ in range(2 if batch == 1 else 1):  # also by a driver that comes after one that was killed
+            copy = replication(spark, target, format, merge="executors", history=history)
+            copy.apply_micro_batch(frame_of(spark, events, position, choose.randrange(1, 4)), "q", batch)
+        position += len(events)
+        for table in ("orders", "other"):
+            path = copy.path("shop", table)
+            found = spark.read.format("delta").load(path) if format == "delta" else spark.table(path)
+            wanted = spark.read.parquet(driver.path("shop", table))
+            assert values(found) == values(wanted), f"seed {seed}"
+        assert not copy.aside
+
+
+def values(frame: Any) -> list[str]:
+    return sorted(str(sorted(row.asDict().items())) for row in frame.collect())
 
 
 @pytest.mark.parametrize("kind", ["hadoop", "rest"])

@@ -9,6 +9,7 @@ import pytest
 
 from shmstore import EventStore
 from shmstore.consumer.spark import replicate
+from shmstore.consumer.spark.spark_version import version
 from tests.consumer.spark.events import Binlog, order_row
 from tests.consumer.spark.test_versions import OLDEST, run
 
@@ -34,4 +35,29 @@ def test_a_spark_without_a_runtime_says_which_one_has(spark: Any, store: EventSt
     store.put(binlog.insert(order_row(1)))
     with pytest.raises(ValueError, match=r"there is none for Spark 4\.3: use Spark 4\.0 or 4\.1"):
         replicate(spark, store=store.name, target="lake.{database}.{table}", format="iceberg", checkpoint=str(tmp_path))
+    assert store.stat().subscriptions == ()
+
+
+def test_executors_merge_only_where_they_can(spark: Any, store: EventStore, binlog: Binlog, tmp_path: Path) -> None:
+    """One line that says what is missing, or what to choose, before a query begins, and without a subscription left behind."""
+    store.put(binlog.insert(order_row(1)))
+
+    def refused(target: str, **given: Any) -> str:
+        with pytest.raises(ValueError, match="merge=") as caught:
+            replicate(spark, store=store.name, target=target, checkpoint=str(tmp_path / "c"), merge="executors", **given)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    folder = f"{tmp_path}/{{database}}/{{table}}"
+    needs = refused(folder)
+    assert "delta-spark" in needs
+    if version() in ((4, 0), (4, 1), (4, 2)):
+        assert "--packages io.delta:delta-spark_4." in needs
+    else:
+        assert "use Spark 4.0, 4.1 or 4.2" in needs
+    assert "format='delta' or 'iceberg'" in refused(folder, format="parquet")
+    assert "format='delta' or 'iceberg'" in refused("sqlite:copies.db#{table}")
+    assert "a folder that driver and executors see" in refused("s3://lake/{database}/{table}")
+    with pytest.raises(ValueError, match="merge='executor' is unknown; choose from driver, executors"):
+        replicate(spark, store=store.name, target=folder, merge="executor")
     assert store.stat().subscriptions == ()
