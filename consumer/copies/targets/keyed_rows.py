@@ -38,7 +38,11 @@ def merge_rows(step: Merge | Versions) -> tuple[pa.Table, str]:
 
 def updated_columns(step: Merge | Versions) -> list[str]:
     """Return the columns that the `updates` of a merge give new values."""
-    return [] if isinstance(step, Versions) or step.updates is None else [name for name in step.updates.column_names if name not in step.keys]
+    return (
+        []
+        if isinstance(step, Versions) or step.updates is None
+        else [name for name in step.updates.column_names if name not in step.keys]
+    )
 
 
 def rows_with(part: pa.Table, keys: pa.Table) -> pa.Table:

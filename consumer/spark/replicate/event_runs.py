@@ -212,15 +212,11 @@ def _whole_history(rows: DataFrame, keys: list[Any], becomes: str, order: str) -
     number, end = free(OURS + "number", rows.columns), free(OURS + "end", rows.columns)
     ends = F.col(becomes) == DELETE
     of_key = Window.partitionBy(*keys).orderBy(F.col(SEQ), ends.desc())
-    following = F.first(F.when(ends, F.col(VALID_TO)), ignorenulls=True).over(
-        of_key.rowsBetween(1, Window.unboundedFollowing)
-    )
+    following = F.first(F.when(ends, F.col(VALID_TO)), ignorenulls=True).over(of_key.rowsBetween(1, Window.unboundedFollowing))
     first = F.row_number().over(Window.partitionBy(*keys, ends).orderBy(SEQ))
     rows = rows.withColumn(number, first).withColumn(end, following).where(~ends | (F.col(number) == 1))
     until = F.when(ends, F.col(VALID_TO)).otherwise(F.coalesce(F.col(VALID_TO), F.col(end)))
-    rows = rows.withColumn(VALID_TO, until).withColumn(
-        CURRENT, F.when(ends, F.lit(None)).otherwise(F.col(VALID_TO).isNull())
-    )
+    rows = rows.withColumn(VALID_TO, until).withColumn(CURRENT, F.when(ends, F.lit(None)).otherwise(F.col(VALID_TO).isNull()))
     return rows.drop(number, end)
 
 

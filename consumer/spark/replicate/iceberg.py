@@ -100,7 +100,7 @@ class IcebergTarget:
 
     def named(self, name: str) -> str:
         """`Target.named`."""
-        return part_ofquoted(name)
+        return part_of_name(name)
 
     def unnamed(self, part: str) -> str:
         """`Target.unnamed`."""

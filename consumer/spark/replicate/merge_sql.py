@@ -68,7 +68,9 @@ class MergeSource(NamedTuple):
             same += f" AND (({gone} AND t.{CURRENT} AND t.{SEQ} < s.{SEQ}) OR (NOT {gone} AND t.{SEQ} = s.{SEQ}))"
             change = f"WHEN MATCHED AND {gone} THEN UPDATE SET t.{VALID_TO} = s.{VALID_TO}, t.{CURRENT} = false"
         else:
-            some = f"WHEN MATCHED AND s.{self.becomes} = {UPDATE} THEN UPDATE SET {_assigned(self.changed)} " if self.changed else ""
+            some = (
+                f"WHEN MATCHED AND s.{self.becomes} = {UPDATE} THEN UPDATE SET {_assigned(self.changed)} " if self.changed else ""
+            )
             change = f"WHEN MATCHED AND {gone} THEN DELETE {some}WHEN MATCHED THEN UPDATE SET {_assigned(self.names)}"
         return f"MERGE INTO {table} t USING {rows} s ON {same} {change} {insert}"
 

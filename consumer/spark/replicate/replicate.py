@@ -103,8 +103,10 @@ class Replication(CopySet):
 
     def in_thread(self, work: Callable[[], T]) -> Callable[[], T]:
         """`CopySet.in_thread`: the thread's jobs are the query's, and end with it."""
-        by_spark = self._session is not None and (self._by_executors or self._format == "iceberg")
-        return inheritable_thread_target(self._session)(work) if by_spark else work
+        if self._session is None or not (self._by_executors or self._format == "iceberg"):
+            return work
+        inheriting: Callable[[Callable[[], T]], Callable[[], T]] = inheritable_thread_target(self._session)
+        return inheriting(work)
 
     def begin_with(self, spark: SparkSession, tables: SourceTables) -> None:
         """Make copies of the tables that have none, of rows that executors read; call it before the query starts. Raises ValueError, `SourceError`."""

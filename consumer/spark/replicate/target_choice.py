@@ -74,9 +74,7 @@ def _check_executors(format: str, target: str, storage: Mapping[str, str] | None
         )
 
 
-def _files(
-    format: str, storage: Mapping[str, str] | None, optimize: int, session: SparkSession | None, merge: str
-) -> Target:
+def _files(format: str, storage: Mapping[str, str] | None, optimize: int, session: SparkSession | None, merge: str) -> Target:
     if format == "iceberg":
         if session is None:
             raise ValueError("format='iceberg' is written by Spark: give its session")
