@@ -9,80 +9,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 
 from shmstore import EventStore
+from tests.consumer.spark.cluster import ROOT, cluster
 from tests.consumer.spark.events import Binlog, order_row
 from tests.consumer.spark.test_endtoend import parent
-from tests.servers.ports import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
-ROOT = Path(__file__).resolve().parents[3]
-SPARK_CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
 KILLS, ROWS = 6, 300
-PRIVATE = "mount --make-rprivate / && mount -t tmpfs tmpfs /dev/shm && exec "
 
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
     """The URL of a cluster with two workers of one core; the second sees no store."""
-    port = free_port()
-    url = f"spark://127.0.0.1:{port}"
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(Path(pyspark.__file__).parent),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(ROOT),
-        "SPARK_DAEMON_MEMORY": "256m",
-    }
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(name: str, command: list[str]) -> None:
-        with open(tmp_path / f"{name}.log", "wb") as log:
-            started.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True))
-
-    def worker(name: str) -> list[str]:
-        place = f"--host 127.0.0.1 --webui-port 0 --cores 1 --memory 700m --work-dir {tmp_path}/{name}"
-        return [SPARK_CLASS, "org.apache.spark.deploy.worker.Worker", *place.split(), url]
-
-    try:
-        start(
-            "master",
-            [
-                SPARK_CLASS,
-                "org.apache.spark.deploy.master.Master",
-                "--host",
-                "127.0.0.1",
-                "--port",
-                str(port),
-                "--webui-port",
-                "0",
-            ],
-        )
-        start("near", worker("near"))
-        start("far", ["unshare", "-m", "sh", "-c", PRIVATE + " ".join(worker("far"))])
-        until = time.monotonic() + 240
-        while (tmp_path / "master.log").read_text(errors="replace").count("Registering worker") < 2:
-            assert time.monotonic() < until, "\n".join(
-                path.read_text(errors="replace")[-2000:] for path in tmp_path.glob("*.log")
-            )
-            time.sleep(0.1)
+    with cluster(tmp_path, sys.executable) as url:
         yield url
-    finally:
-        for process in reversed(started):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)  # a worker ends its executors
-        for process in reversed(started):
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait(20)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a private /dev/shm needs root")
