@@ -29,7 +29,8 @@ MERGES = ("driver", "executors")  # what merges the rows of copies
 HELP = {
     "store": "name of the store (required)",
     "storePath": "folder of a store that is a file on disk; default: shared memory",
-    "subscription": "name of this query's subscription; each query on a store needs one of its own (spark-DATABASE.TABLE for one table, else spark)",
+    "subscription": "name of this query's subscription; each query on a store needs one of its own (PROGRAM-DATABASE.TABLE for one table, else PROGRAM)",
+    "program": "what names of subscriptions that are not given begin with (spark)",
     "tables": f"{TABLE_FORMS} (*)",
     "payload": "json | typed | variant | raw; typed needs exactly one table (typed for one table named, else json)",
     "startingOffsets": "committed | earliest | latest | sequence | file:offset | GTID | ISO time | JSON offset; used when the subscription is new (committed)",
@@ -110,6 +111,7 @@ class SourceOptions:
     store: str
     store_path: str | None
     subscription: str
+    subscription_given: bool
     tables: Patterns
     payload: str
     start: Start
@@ -155,6 +157,7 @@ class SourceOptions:
             store=store,
             store_path=given.get("storepath"),
             subscription=_subscription(given, store, tables.one),
+            subscription_given=bool(given.get("subscription")),
             tables=tables,
             payload=payload,
             start=_start(given),
@@ -214,7 +217,7 @@ def _start(given: Mapping[str, str]) -> Start:
 
 
 def _subscription(given: Mapping[str, str], store: str, table: str) -> str:
-    name = given.get("subscription") or default_subscription("spark", table)
+    name = given.get("subscription") or default_subscription(given.get("program") or "spark", table)
     try:
         CheckpointFile(None, store, name)
     except ValueError as error:

@@ -48,8 +48,9 @@ def changes(
     `before`, `after` and `pk` are structs of the table's columns, those of the next row that the query reads. With `views` each is a temporary view, too,
     of the table's name; of several tables of one name ``DATABASE_TABLE``. `options` are those of ``format("shmstore")``, as ``maxRowsPerTrigger=10_000``.
 
-    Each table has a subscription of its own, named after the program (``spark.app.name``) and the table, so that the program finds its place again. A second
-    query over the same table needs a name of its own: `subscription`, which of several tables is what their names begin with.
+    Each frame has a subscription of its own, named after the program (``spark.app.name``) and the table, so that the program finds its place again; a second
+    frame of a table in one query gets a number, too. A second query over the same table needs a name of its own: `subscription`, which of several tables is
+    what their names begin with.
 
     Raises `OptionError` and, where a store or a table is not known, what Spark makes of `StoreNotFound` and `SchemaUnknown`.
     """
@@ -58,12 +59,14 @@ def changes(
             f"tables={tables!r} is not one table: give a list for several, as changes(spark, {store!r}, [{tables!r}])"
         )
     register(spark)
-    program = subscription or _program(spark)
     given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
 
     def load(table: str) -> DataFrame:
-        name = subscription if subscription and isinstance(tables, str) else default_subscription(program, table)
-        more = {**given, "store": store, "tables": table, "subscription": name}
+        more = {**given, "store": store, "tables": table}
+        if subscription is None:
+            more["program"] = _program(spark)
+        else:
+            more["subscription"] = subscription if isinstance(tables, str) else default_subscription(subscription, table)
         SourceOptions.parse(more)  # a wrong option is an error of this line
         return spark.readStream.format("shmstore").options(**more).load()
 

@@ -115,10 +115,8 @@ class StreamReader(DataSourceStreamReader):
         now = time.monotonic()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
-            if text := holdup_of(self._owner.store, but=self._options.subscription):
-                logging.getLogger(__name__).warning(
-                    "the query with subscription %r gets no events%s", self._options.subscription, text
-                )
+            if text := holdup_of(self._owner.store, but=self._owner.name):
+                logging.getLogger(__name__).warning("the query with subscription %r gets no events%s", self._owner.name, text)
 
     def _freeze(self, end: Start) -> None:
         """Plan nothing behind `end`: what comes later is for the next run."""

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import count, takewhile
 from typing import TYPE_CHECKING, TypeVar
 
 from shmstore import (
@@ -50,6 +51,7 @@ class SubscriptionOwner:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self.name = options.subscription  # or, once it is owned, that with a number
         self._store: EventStore | None = None
         self._subscription: Subscription | None = None
         self._server: EventServer | None = None
@@ -88,29 +90,64 @@ class SubscriptionOwner:
 
         Raises `SubscriptionInUse`, `PositionNotFound`.
         """
-        store, options = self.store, self._options
         if self._subscription is None:
-            checkpoint = CheckpointFile.of(store.home, options.subscription)
-            where = self._first_event(options.start) if start is None else self._after(start)
-            try:
-                self._subscription = self._own(where, checkpoint)
-            except PositionNotFound as error:
-                if start is None and options.fail_on_data_loss:
-                    raise PositionNotFound(
-                        f"subscription {options.subscription!r} cannot begin: {error}. Its position comes from its checkpoint {checkpoint.path}, or "
-                        "else from startingOffsets: remove that file or change that option, or set failOnDataLoss=false to begin at the oldest event"
-                    ) from error
-                # A re-created store that is still empty, or one with a gap: `locate` tells them apart, batch by batch.
-                self._own("earliest", None).close()
-                self._subscription = self._own("earliest", checkpoint)
-            except SubscriptionLost:
-                if options.fail_on_data_loss:
-                    raise
-                store.unsubscribe(options.subscription)
-                self._own("earliest", None).close()
-                self._subscription = self._own("earliest", checkpoint)
+            *names, last = self._names(start)
+            seconds = _HANDOVER
+            for name in names:
+                with suppress(SubscriptionInUse):
+                    self._subscription = self._begin(name, start, seconds)
+                    break
+                seconds = 0.0  # the first one is the likeliest to be free soon
+            else:
+                self._subscription = self._begin(last, start, seconds)
             self._close_when_terminated()
         return self._subscription
+
+    def _names(self, start: Offset | None) -> list[str]:
+        """The names of subscriptions that may be this reader's, the likeliest first. One that was given is the only one.
+
+        Of a query that reads a table twice each source has one, the second with a number. Spark does not say which source a reader is of. So it is the
+        offset that tells them apart: the subscription that has acked most up to there, and nothing behind it, keeps all that the reader may need. Where it
+        was another source's, that one finds its own in the same way.
+        """
+        first = self._options.subscription
+        if self._options.subscription_given:
+            return [first]
+        there = {each.name: each for each in self.store.subscriptions()}
+        numbered = takewhile(there.__contains__, (f"{first}.{number}" for number in count(2)))
+        names = [first, *numbered]
+        new = f"{first}.{len(names) + 1}"
+        if start is not None and start.epoch == self.store.epoch:
+            acked = {name: there[name].ack.sequence if name in there else start.seq for name in names}
+            taken = {name for name in names if name in there and there[name].alive}
+            names.sort(key=lambda name: (acked[name] > start.seq, abs(acked[name] - start.seq), name in taken))
+        return [*names, new]
+
+    def _begin(self, name: str, start: Offset | None, seconds: float) -> Subscription:
+        """Own the subscription `name`, waiting so long for another owner. Raises `SubscriptionInUse`, `PositionNotFound`."""
+        store, options = self.store, self._options
+        checkpoint = CheckpointFile.of(store.home, name)
+        where = self._first_event(options.start) if start is None else self._after(start)
+
+        def own(where: StartPosition, checkpoint: CheckpointFile | None) -> Subscription:
+            return handover(lambda: store.subscribe(name, start=where, checkpoint=checkpoint), seconds)
+
+        self.name = name
+        try:
+            return own(where, checkpoint)
+        except PositionNotFound as error:
+            if start is None and options.fail_on_data_loss:
+                raise PositionNotFound(
+                    f"subscription {name!r} cannot begin: {error}. Its position comes from its checkpoint {checkpoint.path}, or "
+                    "else from startingOffsets: remove that file or change that option, or set failOnDataLoss=false to begin at the oldest event"
+                ) from error
+            # A re-created store that is still empty, or one with a gap: `locate` tells them apart, batch by batch.
+        except SubscriptionLost:
+            if options.fail_on_data_loss:
+                raise
+            store.unsubscribe(name)
+        own("earliest", None).close()
+        return own("earliest", checkpoint)
 
     def _close_when_terminated(self) -> None:
         """Release the subscription on SIGTERM, too: without a call before it, Spark ends this process so when a query stops."""
@@ -126,10 +163,6 @@ class SubscriptionOwner:
         here = threading.current_thread() is threading.main_thread()  # the only one that may set a handler
         if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, end)
-
-    def _own(self, start: StartPosition, checkpoint: CheckpointFile | None) -> Subscription:
-        name = self._options.subscription
-        return handover(lambda: self.store.subscribe(name, start=start, checkpoint=checkpoint))
 
     def _first_event(self, start: Start) -> StartPosition:
         if start.kind == "committed":
@@ -198,7 +231,7 @@ class SubscriptionOwner:
             return self.store.latest_position
         saved = None
         if not self.store.has_log:
-            saved = CheckpointFile.of(self.store.home, self._options.subscription).load()
+            saved = CheckpointFile.of(self.store.home, self.name).load()
         if saved and (saved.epoch, saved.sequence) == (self.store.epoch, sequence):
             return saved.position
         try:
@@ -214,7 +247,7 @@ class SubscriptionOwner:
         if self._start_saved or self.store.has_log:
             return
         self._start_saved = True
-        checkpoint = CheckpointFile.of(self.store.home, self._options.subscription)
+        checkpoint = CheckpointFile.of(self.store.home, self.name)
         position = self._position_of_acked(base)
         if position is not None and checkpoint.load() is None:
             checkpoint.save(Checkpoint(position, self.store.epoch, base))
@@ -246,7 +279,7 @@ class SubscriptionOwner:
         if not self._options.fail_on_data_loss:
             return store.oldest - 1
         why = (
-            f"Another query, or this one with a later checkpoint, has read on with subscription {self._options.subscription!r}, up to event "
+            f"Another query, or this one with a later checkpoint, has read on with subscription {self.name!r}, up to event "
             f"{acked}: each query needs one of its own (option subscription). "
             if here and acked > offset.seq
             else ""
@@ -291,7 +324,7 @@ class SubscriptionOwner:
         """
         if not has_read_limits():
             store = self.store
-            keep_planned(store.home, self._options.subscription, None if sequence is None else (store.epoch, sequence))
+            keep_planned(store.home, self.name, None if sequence is None else (store.epoch, sequence))
 
     def offset_at(self, sequence: int, after: Offset) -> Offset:
         """Return the offset of the event `sequence`, for a query that has read up to `after`."""
@@ -310,12 +343,12 @@ def awaited(look: Callable[[], Found | None], seconds: float, missing: Callable[
     return found
 
 
-def handover(take: Callable[[], Found]) -> Found:
-    """Return what `take` returns, waiting some seconds for another owner: the process of a query that was stopped is about to end.
+def handover(take: Callable[[], Found], seconds: float | None = None) -> Found:
+    """Return what `take` returns, waiting so many seconds, or some, for another owner: the process of a query that was stopped is about to end.
 
     Raises `SubscriptionInUse` if it does not end.
     """
-    until = time.monotonic() + _HANDOVER
+    until = time.monotonic() + (_HANDOVER if seconds is None else seconds)
     while True:
         try:
             return take()

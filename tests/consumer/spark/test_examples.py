@@ -201,7 +201,7 @@ def test_the_first_query_of_the_page(store: EventStore, store_name: str, binlog:
     assert sorted(found) == [["c", "NULL", "0.0100"], ["c", "NULL", "0.0200"], ["d", "0.0200", "NULL"]]
 
 
-def test_tables_of_the_page_as_views(spark: Any, store: EventStore, store_name: str, binlog: Binlog) -> None:
+def test_tables_of_the_page_as_views(spark: Any, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path) -> None:
     """Several tables at once are frames by name and temporary views, and are read and joined in one query without a word of subscriptions."""
     store.subscribe("holder")  # acks nothing
     store.put([*binlog.insert((7, "Ann"), (8, "Bob"), table=CUSTOMERS), *binlog.insert(order_row(1), order_row(2, customer=8))])
@@ -217,6 +217,20 @@ def test_tables_of_the_page_as_views(spark: Any, store: EventStore, store_name: 
         assert names == ["shmstore_tests-shop.customers-" + names[0][-8:], "shmstore_tests-shop.orders-" + names[1][-8:]]
     finally:
         query.stop()
+    one, other = (
+        spark.readStream.format("shmstore").option("store", store_name).option("tables", "shop.orders").load() for _ in range(2)
+    )
+    two = one.select("seq", "op").union(other.selectExpr("seq", "'x'"))
+    found: list[Any] = []
+    for number in (2, 3):  # a table that one query reads twice, and again from its checkpoint
+        writer = two.writeStream.foreachBatch(lambda frame, _: found.extend(frame.collect()))
+        query = started(writer.option("checkpointLocation", str(tmp_path)).start)
+        try:
+            query.processAllAvailable()
+            assert len({tuple(row) for row in found}) == len(found) == 2 * number
+        finally:
+            query.stop()
+        store.put(binlog.insert(order_row(number + 1)))
     with pytest.raises(OptionError, match=r"is not one table: give a list for several, as changes\(spark, '.*', \['shop.\*'\]\)"):
         changes(spark, store_name, "shop.*")
     with pytest.raises(OptionError, match=r"knows no table that crm.\* matches; it knows shop.customers, shop.orders$"):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from shmstore import EventStore, PositionNotFound, SubscriptionInUse
+from shmstore import EventStore, PositionNotFound, StoreFull, SubscriptionInUse
 from shmstore.consumer.spark.decode.decoder import Decoder
 from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.source import subscription_owner
@@ -22,10 +24,53 @@ from tests.consumer.spark.events import Binlog, order_row
 def readers(store: EventStore, store_name: str, binlog: Binlog) -> tuple[Any, Any]:
     """Two readers of one subscription, of which the first owns it."""
     store.put(binlog.insert(order_row(1)))
-    source = ShmStoreSource({"store": store_name, "tables": "shop.orders"})
+    source = ShmStoreSource({"store": store_name, "tables": "shop.orders", "subscription": "one"})
     first, second = source.streamReader(source.schema()), source.streamReader(source.schema())
     first.initialOffset()
     return first, second
+
+
+@pytest.mark.parametrize("log", [True, False], ids=["log", "memory"])
+def test_a_table_that_one_query_reads_twice(
+    log: bool, state: Any, store_name: str, binlog: Binlog, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two readers without a name have a subscription each. Started again, in any order, each finds one that keeps what it has not read: none goes
+    unread, and no third one is left behind.
+    """
+    monkeypatch.setattr(subscription_owner, "_HANDOVER", 0.01)
+    choose = random.Random(seed)
+    with EventStore.create(store_name, log=log, capacity=32) as store:
+        source = ShmStoreSource({"store": store_name, "tables": "shop.orders"})
+        store.put(binlog.insert(order_row(0)))
+        places: list[Any] = [None, None]
+        rows: list[list[int]] = [[], []]
+        for start in range(20):
+            readers: list[Any] = [source.streamReader(source.schema()) for _ in range(2)]
+            for number in choose.sample(range(2), 2):
+                if places[number] is None:
+                    places[number] = readers[number].initialOffset()
+                else:
+                    readers[number].plan(places[number], BatchLimit(1))
+            for _ in range(choose.randrange(1, 4)):
+                with suppress(StoreFull):  # one that is behind keeps its events
+                    store.put(binlog.insert(order_row(start)), timeout=0)
+                for number in choose.sample(range(2), choose.randrange(3)):  # one may be ahead of the other
+                    end = readers[number].plan(places[number], BatchLimit(choose.choice([1, 9])))
+                    for part in readers[number].partitions(places[number], end):
+                        rows[number] += [row["seq"] for batch in readers[number].read(part) for row in batch.to_pylist()]
+                    places[number] = end
+            for reader in readers:
+                reader.stop()
+        for number in range(2):
+            reader = source.streamReader(source.schema())
+            for _ in range(100):  # a micro-batch that would have no rows is not run
+                end = reader.plan(places[number], BatchLimit())
+                for part in reader.partitions(places[number], end):
+                    rows[number] += [row["seq"] for batch in reader.read(part) for row in batch.to_pylist()]
+                places[number] = end
+            reader.stop()
+        assert rows[0] == rows[1] == sorted(set(rows[0]))
+        assert sorted(each.name for each in store.subscriptions()) == ["spark-shop.orders", "spark-shop.orders.2"]
 
 
 def test_a_reader_waits_for_the_one_before(readers: tuple[Any, Any]) -> None:
