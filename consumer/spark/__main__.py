@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import re
 import shlex
 import signal
 import sys
@@ -185,6 +184,7 @@ def _run(spark: SparkSession, given: argparse.Namespace, stopping: threading.Eve
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException, StreamingQueryException
 
+    from shmstore.consumer.spark.query_errors import cause
     from shmstore.consumer.spark.replicate.replicate import replicate
 
     query = None
@@ -216,7 +216,7 @@ def _run(spark: SparkSession, given: argparse.Namespace, stopping: threading.Eve
     except (ValueError, ImportError, ShmStoreError, PySparkException) as error:
         if "SHMSTORE_DEBUG" in os.environ:
             raise
-        print(printable(f"shmstore: {_cause(error)}"), file=sys.stderr)
+        print(printable(f"shmstore: {cause(error)}"), file=sys.stderr)
         return 1 if isinstance(error, StreamingQueryException) else 2
     except Py4JJavaError as error:  # what pyspark has no exception of its own for
         if "SHMSTORE_DEBUG" in os.environ:
@@ -278,14 +278,6 @@ def _local(builder: Any) -> SparkSession:
 
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt  # and no more: `stopping` has a lock, which the main thread may hold
-
-
-def _cause(error: Exception) -> str:
-    """What an error in Spark's message says that was raised in Python: the last one, at the end of a traceback or of the first line."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    ours = [found for found in (re.search(r"(?:^|: )(?:shmstore|consumer)\.[\w.]+: (.*)", line) for line in lines) if found]
-    named = ours or [found for found in (re.match(r"[A-Z]\w*(?:Error|Exception): (.*)", line) for line in lines) if found]
-    return named[-1][1] if named else lines[0] if lines else repr(error)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from shmstore.consumer.spark.decode.decoder import Decoder, SchemaChanged
 from shmstore.consumer.spark.decode.schema import schema_of
 from shmstore.consumer.spark.decode.table_scan import TableScan
 from shmstore.consumer.spark.options import SourceOptions
+from shmstore.consumer.spark.query_errors import shown_last
 from shmstore.consumer.spark.source.batch_planner import events_between
 from shmstore.consumer.spark.source.call_order import CallOrderReader
 from shmstore.consumer.spark.source.multi_source import Sources, is_group, located
@@ -161,7 +162,10 @@ def _located(store: EventStore, offset: Offset, *, end: bool = False) -> int:
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("shmstore")`` known to `spark`, where the package ``pyspark_shmstore`` is not installed."""
+    """Make ``format("shmstore")`` known to `spark`, where the package ``pyspark_shmstore`` is not installed. An error of a query that ends the program then
+    has its cause as its last line.
+    """
+    shown_last()
     try:
         spark.dataSource.register(ShmStoreSource)
     except PySparkException as error:

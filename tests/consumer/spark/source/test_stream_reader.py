@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from shmstore import EventStore, EventType, Row
+from shmstore.consumer.spark import register
 from shmstore.consumer.spark.source import stream_reader
 from shmstore.consumer.spark.spark_version import has_read_limits
 from shmstore.encoding.codec import encode
@@ -235,15 +237,25 @@ def test_a_stream_with_an_end_waits_there(make: Make, store: EventStore, binlog:
     assert keys(query.rows) == expected(*range(5))
 
 
-def test_two_queries_each_with_its_own_subscription(make: Make, store: EventStore, binlog: Binlog) -> None:
-    """Two queries read the same events; a second one on the same subscription is refused with the fix."""
+def test_two_queries_each_with_its_own_subscription(
+    make: Make, store: EventStore, binlog: Binlog, spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two queries read the same events; a second one on the same subscription is refused with the fix, in the first line and in the last."""
     store.subscribe("holder")  # acks nothing: the second query is to find what the first has read
     store.put(binlog.insert(order_row(1)))
     first = make("first", subscription="first").start()
     second = make("second", subscription="second", tables="shop.*").start()
     assert keys(first.await_rows(1)) == keys(second.await_rows(1)) == expected(1)
     third = make("third", subscription="first").start()
-    assert "option subscription" in third.await_error()
+    assert "option subscription" in third.await_error().splitlines()[0]
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    for _ in range(2):
+        register(spark)
+    sys.excepthook(type(error := third.running.exception()), error, None)  # as where it ends a program
+    *_, before, last = capsys.readouterr().err.splitlines()
+    assert last.startswith("shmstore: ")
+    assert "option subscription" in last
+    assert "shmstore: " not in before
     assert first.running.isActive
 
 
