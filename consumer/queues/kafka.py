@@ -4,8 +4,8 @@ Each `send` is a Kafka transaction: the messages, and the mark as a record of a 
 ``init_transactions``, which fences a former instance and ends its open transaction; then it reads the mark as readers with
 ``isolation.level=read_committed`` do.
 
-Other senders write into the same topic. An open transaction of one of them hides what was committed behind it, so `open` waits until all that
-was there when it began is decided: at most the other one's time-out.
+Other senders write into the same topic. An open transaction of one of them hides what was committed behind it; where that is a mark of this reader,
+`open` waits until it is decided: at most the other one's time-out. What hangs (`kafka_readers`) is ended.
 
 With ``exactly_once=False`` messages go out without transactions (but idempotent: a retry of librdkafka's own makes no duplicate), and no mark is kept.
 """
@@ -18,14 +18,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from shmstore.consumer.queues.connecting import ANSWER_SECONDS
+from shmstore.consumer.queues.kafka_readers import Readers, hiding
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
 
 PROGRESS: Final = "shmstore-progress"
 TRANSACTION_SECONDS: Final = 60  # after which the broker ends the transaction of an instance that is gone
-ANSWER_SECONDS: Final = 30.0  # for a broker to answer
 _SLICE: Final = 1.0  # seconds of one wait, so that Ctrl-C comes through
 _LAST_RECORDS: Final = 4096  # of the progress topic are looked at first
 
@@ -81,6 +82,7 @@ class Kafka:
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._brokers, self._reader, self.exactly_once, self._progress = brokers, reader, exactly_once, progress_topic
+        self._key = reader.encode()  # of the marks
         self._new = partitions, replication
         self._create, self._stopped = create, stopped
         given = dict(settings or {})
@@ -116,6 +118,9 @@ class Kafka:
         self._error: KafkaError | None = None  # what the client last said of itself
         self._failed: list[tuple[Any, Message]] = []  # what was not delivered, without row and sequence
         self._sent: Sequence[Message] = ()  # the batch in hand
+        self._sequence = -1  # of the mark
+        self._hung = False  # whether the last mark was in a transaction that hung
+        self._clean: set[str] = set()  # topics in which nothing hangs
         try:
             Producer(self._settings)
         except (KafkaException, ValueError, TypeError) as error:
@@ -128,6 +133,8 @@ class Kafka:
         self.close()
         self._error, self._failed = None, []
         self._counts.clear()
+        self._clean.clear()
+        self._hung = False
         producer = self._producer = Producer(self._settings)
         self._admin = AdminClient(self._common)
         if not self.exactly_once:
@@ -135,7 +142,9 @@ class Kafka:
             return None
         self._asked(lambda: producer.init_transactions(_SLICE), "does not begin transactions")
         self.partitions(self._progress, compacted=True)
-        return self._read_mark()
+        mark = self._read_mark()
+        self._sequence = -1 if mark is None else mark.sequence
+        return mark
 
     def _asked(self, ask: Callable[[], Any], trouble: str) -> Any:
         """Ask until there is an answer, in waits that a signal can come between."""
@@ -168,55 +177,110 @@ class Kafka:
 
     def _read_mark(self) -> Mark | None:
         """The last committed mark of this reader."""
-        reading = {
-            "group.id": "shmstore",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-        reader = Consumer(self._common | reading)
-        looking = Consumer(self._common | reading | {"isolation.level": "read_uncommitted"})
+        place = TopicPartition(self._progress, 0)
+        readers = self._readers()
         try:
-            place = TopicPartition(self._progress, 0)
-            first, end = self._asked(
-                lambda: looking.get_watermark_offsets(place, timeout=_SLICE * 5), "does not say what the mark is"
-            )
-            for start in (max(first, end - _LAST_RECORDS), OFFSET_BEGINNING):
-                if (found := self._look(reader, TopicPartition(self._progress, 0, start), end)) is not None:
-                    return self._understood(found)
-                if start <= first:
-                    break
+            first, end = self._decided(readers, place)
+            start = end
+            while start > first:  # the mark is among the last messages, but for a reader that did not send for long
+                upto, start = start, first if start < end else max(first, end - _LAST_RECORDS)
+                own = [message.value() for message in readers.committed(place, start, upto) if message.key() == self._key]
+                if own:
+                    return self._understood(own[-1])
             return None
         finally:
-            looking.close()
-            reader.close()
+            readers.close()
 
-    def _look(self, reader: Consumer, place: TopicPartition, end: int) -> bytes | None:
-        """The last value of our key that was committed before `end`, read from `place`."""
-        if end == 0:
-            return None
-        reader.assign([place])
-        key = self._reader.encode()
-        found: bytes | None = None
-        until = time.monotonic() + TRANSACTION_SECONDS + ANSWER_SECONDS
+    def _readers(self) -> Readers:
+        trouble = "does not let the mark be read"
+
+        def refuse(error: KafkaError) -> None:
+            if error.code() in _REFUSED:
+                raise self._raised(error, trouble)
+
+        return Readers(self._common, lambda question: self._asked(question, trouble), refuse, self._stopped)
+
+    def _decided(self, readers: Readers, place: TopicPartition) -> tuple[int, int]:
+        """Return the first offset of the progress topic, and one up to which all marks of this reader are decided and readable.
+
+        No transaction of this reader is open in the coordinator, since ``init_transactions`` returned. One that is open in the topic hangs. Another
+        sender's is waited for, where it hides marks of this reader.
+        """
+        until, said, seen = time.monotonic() + TRANSACTION_SECONDS + ANSWER_SECONDS, -1, -1
         while True:
-            message: Any = reader.poll(_SLICE)
-            error = None if message is None else message.error()
-            if message is not None and error is None:
-                until = max(until, time.monotonic() + ANSWER_SECONDS)
-                if message.key() == key:
-                    found = message.value()
-                if message.offset() >= end - 1:
-                    return found
-            elif error is not None and error.code() == KafkaError._PARTITION_EOF:
-                if message.offset() >= end:
-                    return found  # else an open transaction of another sender is in the way
-            elif error is not None and error.code() in _REFUSED:
-                raise self._raised(error, "does not let the mark be read")
+            first, stable, end = readers.ends(place)
+            hidden = [message.key() for message in readers.written(place, stable, end)]
+            if self._key not in hidden:
+                return first, stable
+            owner = (hidden[0] or b"").decode(errors="replace")
+            if hidden[0] == self._key and seen == stable:  # twice the same: it is not just being ended
+                if not self._hung:
+                    self._hung = True
+                    self._abort([place])
+                    continue
+            elif hidden[0] != self._key and said != stable:
+                said = stable
+                _log.warning(
+                    "waiting for the open transaction of %r, offset %d of topic %s: Kafka ends it after its time-out",
+                    owner,
+                    stable,
+                    self._progress,
+                )
+            seen = stable
             if time.monotonic() >= until or self._stopped():
                 raise QueueUnreachable(
-                    f"Kafka's topic {self._progress} cannot be read to its end: an open transaction of another sender, or a broker that is gone"
+                    f"Kafka's topic {self._progress} cannot be read: the transaction of {owner!r} at offset {stable} is open, and hides the mark of "
+                    f"{self._reader!r}. Start that sender again, which ends it, or end it with kafka-transactions.sh abort --topic {self._progress} "
+                    f"--partition 0 --start-offset {stable}"
                 )
+            time.sleep(0.2)
+
+    # ---------------------------------------------------------------- transactions that hang
+
+    def _end_hanging(self, topics: set[str]) -> None:
+        """End what hangs in `topics`, before the first messages of this instance go there and would commit it with them.
+
+        Where the last mark hung, all that hangs is of its batch, which is sent again. Else what is behind the mark was never to be committed; what
+        the mark counts was, and the next transaction commits it.
+        """
+        if not (new := topics - self._clean):
+            return
+        admin = self._admin
+        assert admin is not None
+        places = [TopicPartition(topic, number) for topic in new for number in range(self.partitions(topic))]
+        open_ = self._asked(lambda: hiding(admin, places), "does not say which transactions are open")
+        if hanging := [place for place in open_ if self._hung or self._is_behind(place)]:
+            self._abort(hanging)
+        self._clean |= new
+
+    def _is_behind(self, place: TopicPartition) -> bool:
+        """Whether the message at a place is of an event behind the mark, as far as its headers say that."""
+        readers = self._readers()
+        try:
+            first = next(readers.written(place, place.offset, place.offset + 1), None)
+        except QueueRefused:  # a sender may have no right to read; what is not known stays
+            return False
+        finally:
+            readers.close()
+        sequence = dict(first.headers() or ()).get("shmstore.sequence", b"") if first is not None else b""
+        return sequence.isdigit() and int(sequence) > self._sequence
+
+    def _abort(self, places: Sequence[TopicPartition]) -> None:
+        """End the transactions of this reader that hang in `places`: a transaction that is aborted aborts them too. Those of other senders stay."""
+        producer = self._producer
+        assert producer is not None
+        named = ", ".join(f"{place.topic}/{place.partition}" for place in places[:5])
+        _log.warning(
+            "Kafka ended a transaction of %r, and left it open in %d partitions (%s, ...): it is aborted there",
+            self._reader,
+            len(places),
+            named,
+        )
+        producer.begin_transaction()
+        for place in places:  # a key and no value: what a compacted topic takes too
+            self._produce(producer, Message(place.topic, self._key, None, place.partition))
+        self._flush(producer)
+        self._asked(lambda: producer.abort_transaction(_SLICE), "does not end a transaction")
 
     def _understood(self, value: bytes) -> Mark:
         try:
@@ -283,12 +347,14 @@ class Kafka:
         self._failed.clear()
         try:
             if self.exactly_once:
+                self._end_hanging({message.topic for message in messages})
                 producer.begin_transaction()
             self._sent = messages
             self._produce_all(producer, messages)
             if self.exactly_once:
-                self._produce(producer, Message(self._progress, self._reader.encode(), mark.to_json(), 0))
+                self._produce(producer, Message(self._progress, self._key, mark.to_json(), 0))
                 self._commit(producer)
+                self._sequence = mark.sequence
             else:
                 self._flush(producer)
         except KafkaException as error:

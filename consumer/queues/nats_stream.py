@@ -22,7 +22,7 @@ import ssl
 import threading
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from email.header import decode_header
 from typing import Any, Final, TypeVar
@@ -37,6 +37,7 @@ from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, Queue
 from shmstore.stored_json import parse_json
 
 PROGRESS: Final = "shmstore-progress"
+CLOSE_SECONDS: Final = 1.0  # for a link to close: what was sent is answered, or lost
 WINDOW: Final = 500  # messages of which the last is waited for: the server holds what it did not store yet in memory
 _ID, _AFTER, _AFTER_SEQUENCE = "Nats-Msg-Id", "Nats-Expected-Last-Msg-Id", "Nats-Expected-Last-Sequence"
 _WRONG_END: Final = (10070, 10071)  # the server's numbers of the error that the stream ends with another message
@@ -100,7 +101,7 @@ class NatsStream:
         }
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Any = None
-        self._asked: Future[Any] | None = None  # what is waited for
+        self._asking: asyncio.Task[Any] | None = None  # what waits for an answer
         self._said = ""  # what the server last refused, which comes apart from any answer
         self._instance = ""  # that the last mark names while it is ours
         self._sent = 0  # messages of this instance, of which each has its number in its id
@@ -303,15 +304,19 @@ class NatsStream:
             return
         if client is not None:
             with suppress(TimeoutError, NatsError, OSError):  # it is gone
-                asyncio.run_coroutine_threadsafe(client.close(), loop).result(ANSWER_SECONDS)
+                asyncio.run_coroutine_threadsafe(client.close(), loop).result(CLOSE_SECONDS)
         loop.call_soon_threadsafe(loop.stop)
 
     def _ask(self, what: Coroutine[Any, Any, _T]) -> _T:
         """Wait for it in the loop's thread."""
         assert self._loop is not None
-        self._asked = asked = asyncio.run_coroutine_threadsafe(what, self._loop)
+
+        async def answered() -> _T:
+            self._asking = asyncio.current_task()  # in the loop's thread, so before the server can have refused anything of it
+            return await what
+
         try:
-            return asked.result()
+            return asyncio.run_coroutine_threadsafe(answered(), self._loop).result()
         except (QueueRefused, QueueUnreachable):  # these are OSErrors
             raise
         except (TimeoutError, CancelledError, NatsError, OSError) as error:
@@ -320,8 +325,8 @@ class NatsStream:
     async def _noted(self, error: Exception) -> None:
         """The client met an error, apart from any answer."""
         self._said = re.sub(r"\s+", " ", str(error)).removeprefix("nats: ")
-        if self._asked is not None and "permissions violation" in self._said.lower():
-            self._asked.cancel()  # no answer will come
+        if self._asking is not None and "permissions violation" in self._said.lower():
+            self._asking.cancel()  # no answer will come
 
     def _raised(self, why: str) -> QueueUnreachable | QueueRefused:
         """The error of ours that says it."""
@@ -354,7 +359,13 @@ class _Client(Client):
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Run until `close`; what did not end by then is cancelled: a link whose TLS failed never tells nats-py that it closed."""
     loop.run_forever()
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left))
     loop.close()
 
 

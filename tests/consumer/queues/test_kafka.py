@@ -21,6 +21,7 @@ from shmstore.consumer.queues.kafka import Kafka
 from shmstore.consumer.queues.kinds import QueueConnection, make
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
 from tests.certificates import self_signed
+from tests.consumer.queues.hanging import leave_hanging
 from tests.consumer.queues.reading import committed, messages
 from tests.consumer.queues.senders import all_acked, each_once, kill_senders, send, sending, wait_for
 from tests.consumer.queues.test_sender import inserts, transaction
@@ -131,6 +132,66 @@ def test_a_sender_that_hides_another_ones_mark(kafka_broker: Broker) -> None:
     opener.join(60)
     assert done == [Mark(1, 77)]
     other.close()
+    ours.close()
+
+
+# ---------------------------------------------------------------- transactions that hang
+
+
+def values(broker: Broker, topic: str) -> list[bytes | None]:
+    return sorted((value for each in committed(broker, topic).values() for _, value in each), key=lambda value: value or b"")
+
+
+def test_a_batch_that_hangs(kafka_broker: Broker, store_name: str) -> None:
+    """The mark and its rows are in a transaction that the broker forgot: `open` returns the mark before it, and what is sent again is there once."""
+    topic, reader, marks = f"{store_name}-rows", f"s/{store_name}", f"{store_name}-marks"
+    queue = Kafka(kafka_broker.address, reader, progress_topic=marks)
+    assert queue.open() is None
+    queue.send([Message(topic, b"k", b"%d first" % number, number) for number in range(3)], Mark(1, 1))
+    queue.close()
+    rows = [Message(topic, b"k", b"%d second" % number, number) for number in range(2)]
+    leave_hanging(kafka_broker, reader, [*rows, Message(marks, reader.encode(), Mark(1, 2).to_json(), 0)])
+    assert queue.open() == Mark(1, 1)
+    queue.send(rows[:1], Mark(1, 2))
+    assert values(kafka_broker, topic) == [b"0 first", b"0 second", b"1 first", b"2 first"]
+    queue.send(rows[1:], Mark(1, 3))
+    assert values(kafka_broker, topic) == [b"0 first", b"0 second", b"1 first", b"1 second", b"2 first"]
+    assert queue.open() == Mark(1, 3)
+    queue.close()
+
+
+@pytest.mark.parametrize(("sequence", "there"), [(7, [b"first", b"sent"]), (5, [b"first", b"hung", b"sent"])])
+def test_rows_that_hang(kafka_broker: Broker, store_name: str, sequence: int, there: list[bytes]) -> None:
+    """Rows behind the mark come again, so they are aborted; those that the mark counts are committed with the next ones."""
+    topic, reader, marks = f"{store_name}-rows", f"s/{store_name}", f"{store_name}-marks"
+    queue = Kafka(kafka_broker.address, reader, progress_topic=marks)
+    queue.open()
+    queue.send([Message(topic, b"k", b"first", 1)], Mark(1, 5))
+    queue.close()
+    headers = [("shmstore.sequence", b"%d" % sequence)]
+    leave_hanging(kafka_broker, reader, [Message(topic, b"k", b"hung", 1, headers=headers)])
+    assert queue.open() == Mark(1, 5)
+    queue.send([Message(topic, b"k", b"sent", 1)], Mark(1, 7))
+    assert values(kafka_broker, topic) == there
+    queue.close()
+
+
+def test_another_sender_that_hangs(kafka_broker: Broker, store_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds up those whose mark it hides, and the line says which sender it is and what ends it; no other reader waits."""
+    marks, other = f"{store_name}-marks", f"other/{store_name}"
+    ours = Kafka(kafka_broker.address, f"ours/{store_name}", progress_topic=marks)
+    ours.open()
+    ours.send([], Mark(1, 1))
+    leave_hanging(kafka_broker, other, [Message(marks, other.encode(), Mark(9, 9).to_json(), 0)])
+    assert ours.open() == Mark(1, 1)
+    ours.send([], Mark(1, 2))
+    monkeypatch.setattr("shmstore.consumer.queues.kafka.TRANSACTION_SECONDS", 0)
+    monkeypatch.setattr("shmstore.consumer.queues.kafka.ANSWER_SECONDS", 1.0)
+    with pytest.raises(QueueUnreachable, match=rf"transaction of '{other}' at offset \d+ is open.* --start-offset"):
+        ours.open()
+    monkeypatch.undo()
+    assert Kafka(kafka_broker.address, other, progress_topic=marks).open() is None
+    assert ours.open() == Mark(1, 2)
     ours.close()
 
 

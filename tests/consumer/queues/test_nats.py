@@ -225,7 +225,7 @@ def test_a_server_that_goes_and_comes(log_store: EventStore) -> None:
         assert [json.loads(key or b"")["id"] for key, _ in found] == [0, 1, 2]
 
 
-def test_logins_and_rights(log_store: EventStore, tmp_path: Path) -> None:
+def test_logins_and_rights(log_store: EventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over TLS the right password sends; a wrong one, none, one without rights, and another certificate end with a line, without the password."""
     certificate, key = self_signed(tmp_path)
     users = '{user: boss, password: let-me-in}, {user: weak, password: weak, permissions: {publish: "nothing", subscribe: "_INBOX.>"}}'
@@ -244,10 +244,29 @@ def test_logins_and_rights(log_store: EventStore, tmp_path: Path) -> None:
         assert "wrong-one" not in wrong
         assert "refuses" in said("", "", 2)
         assert "user needs publish" in said("weak", "weak", 2)
+        before = set(threading.enumerate())
         (tmp_path / "other").mkdir()
         other, _ = self_signed(tmp_path / "other")
         queue = kinds.make("nats", kinds.QueueConnection(server.address, "s/x", user="boss", password="let-me-in", tls_ca=other))
         with pytest.raises((QueueUnreachable, QueueRefused), match="certificate"):
+            queue.open()
+        monkeypatch.setattr(nats_stream, "ANSWER_SECONDS", 600)
+        queue.close()  # waits for no answer
+        threads = set(threading.enumerate()) - before
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
+        # The server's no comes before the one who asks went on.
+        ask = asyncio.run_coroutine_threadsafe
+
+        def slow(*words: Any) -> Any:
+            asked = ask(*words)
+            time.sleep(0.3)
+            return asked
+
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", slow)
+        queue = kinds.make("nats", kinds.QueueConnection(server.address, "s/x", user="weak", password="weak", tls_ca=certificate))
+        with pytest.raises(QueueRefused, match="user needs publish"):
             queue.open()
         queue.close()
 
