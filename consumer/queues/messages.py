@@ -13,6 +13,7 @@ then forgets the key. Rows of a table without a primary key have no key, and go 
 
 from __future__ import annotations
 
+import hashlib
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
     from shmstore.consumer.queues.canal_packets import CanalPackets
 
 ORDERS: Final = ("key", "table", "transaction")
-NOT_IN_TOPICS: Final = re.compile(r"[^A-Za-z0-9._-]")  # Kafka's rule, and the narrowest
+LONGEST_TOPIC: Final = 249  # characters, Kafka's rule
+_NOT_IN_TOPICS: Final = re.compile(r"[^A-Za-z0-9._-]")  # Kafka's rule too, and the narrowest
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]|_(?=u[0-9a-f]{4})")  # what `_escaped` writes in another way
+_PARTS: Final = re.compile(r"(\{(?:store|database|table)\})")
 _FIELDS: Final = ("store", "database", "table")
 
 
@@ -237,9 +241,13 @@ class Messages:
         return Message(topic, dump(key), dump(document), 0, event.sequence, 0, self._headers(event))
 
     def _name(self, template: str, database: str, table: str) -> str:
-        store = self._options.store
-        name = template.replace("{store}", store).replace("{database}", database).replace("{table}", table).strip(".")
-        return NOT_IN_TOPICS.sub("_", name)[:249]
+        """The topic that a template names: two tables have one only where the template says so."""
+        values = {"store": _plain(self._options.store), "database": _escaped(database), "table": _escaped(table)}
+        parts = [values[part[1:-1]] if part[:1] == "{" else _plain(part) for part in _PARTS.split(template)]
+        name = "".join(parts).strip(".")
+        if len(name) > LONGEST_TOPIC:
+            name = f"{name[: LONGEST_TOPIC - 17]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+        return name or values["store"]  # a statement without a table has an empty {table}
 
     def _headers(self, event: Event) -> Sequence[tuple[str, bytes]]:
         """Where the message comes from."""
@@ -261,6 +269,20 @@ def _canal_packets(gtids: bool) -> CanalPackets:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"Canal's protobuf needs protobuf: {install('server')}", name=error.name) from error
     return CanalPackets(gtids)
+
+
+def _plain(text: str) -> str:
+    return _NOT_IN_TOPICS.sub("_", text)
+
+
+def _escaped(name: str) -> str:
+    """A database's or table's name in a topic: other names stay other. Each UTF-16 unit that no topic can have, and a dot, is ``_u`` and four digits."""
+
+    def units(found: re.Match[str]) -> str:
+        pairs = found[0].encode("utf-16-be", "surrogatepass").hex()
+        return "".join([f"_u{pairs[i : i + 4]}" for i in range(0, len(pairs), 4)])
+
+    return _NOT_IN_NAMES.sub(units, name)
 
 
 def _texts(event: Event) -> dict[str, str]:

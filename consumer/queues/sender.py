@@ -26,7 +26,7 @@ from shmstore.atomic_file import replace
 from shmstore.consumer.consumer import Consumer
 from shmstore.consumer.formats.formatter import dump
 from shmstore.consumer.monitoring.counters import Counters, figure
-from shmstore.consumer.queues.messages import NOT_IN_TOPICS, MessageOptions, Messages
+from shmstore.consumer.queues.messages import MessageOptions, Messages
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, Queue, QueueUnreachable
 from shmstore.event import Event, EventType
 from shmstore.sources import place_text, sources_text
@@ -215,7 +215,8 @@ class Sender:
         """Put the value into a file; a message with its name takes its place. The same message always has the same file."""
         value = message.value or b""
         digest = hashlib.sha256(value).hexdigest()
-        file = (self._folder / f"{NOT_IN_TOPICS.sub('_', message.topic)}-{message.sequence}-{message.row}-{digest[:8]}").resolve()
+        topic = message.topic[:160]  # a file's name has at most 255 bytes
+        file = (self._folder / f"{topic}-{message.sequence}-{message.row}-{digest[:16]}").resolve()
         replace(file, lambda path: path.write_bytes(value), "claim check", "give another folder")
         check = {"claim_check": str(file), "size": len(value), "sha256": digest}
         return message._replace(value=dump(check), headers=[*message.headers, ("shmstore.claim_check", str(file).encode())])

@@ -68,15 +68,21 @@ def say(text: str) -> None:
 
 
 def timed(came: Callable[[], int], rows: int, pids: list[int]) -> tuple[float, float]:
-    """(rows a second, seconds of CPU a row of the processes) behind the first quarter; `came` returns how many rows have come until now."""
+    """(rows a second, seconds of CPU a row of the processes) behind the first quarter; `came` returns how many rows have come until now.
+
+    A small load may come at once: then all of it counts, and the time until it came.
+    """
     seen, first, began, used = 0, 0, 0.0, 0.0
     deadline = time.monotonic() + 600
+    started = time.perf_counter(), _cpu(pids)
     while seen < rows:
         seen = came()
         if not began and seen * 4 >= rows:
             first, began, used = seen, time.perf_counter(), _cpu(pids)
         if time.monotonic() > deadline:
             raise RuntimeError(f"{seen} of {rows} rows came")
+    if first == seen:
+        first, (began, used) = 0, started
     took, used = time.perf_counter() - began, _cpu(pids) - used
     return (seen - first) / took, used / max(1, seen - first)
 

@@ -68,7 +68,7 @@ def kill_senders(
             with sending(store.name, kind, address, "--batch", str(chance.randint(3, 400)), *words) as process:
                 time.sleep(chance.uniform(*lives))
                 between(number)
-                assert process.poll() is None
+                assert process.poll() is None, process.communicate()[1][-3000:]
                 process.send_signal(signal.SIGKILL)
     finally:
         over.set()

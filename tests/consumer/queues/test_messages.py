@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shmstore.consumer.formats.formatter import FORMATS
@@ -174,12 +175,40 @@ def test_debeziums_transactions() -> None:
         assert keys[0] == keys[3] == {"id": "t"}
 
 
+def topic_of(database: str, table: str, **options: Any) -> str:
+    (message,) = made(rows(EventType.INSERT, (1, "a", "x"), table=KEYED._replace(database=database, table=table)), **options)
+    return message.topic
+
+
 def test_names_that_no_topic_can_have() -> None:
-    """Characters that Kafka refuses become an underscore, and a name is no longer than it takes."""
-    odd = KEYED._replace(database="süd west", table="o" * 300)
-    (message,) = made(rows(EventType.INSERT, (1, "a", "x"), table=odd))
-    assert message.topic.startswith("store.s_d_west.ooo")
-    assert len(message.topic) == 249
+    """A character that Kafka refuses becomes its number, and a name is no longer than it takes. What is plain stays."""
+    assert topic_of("shop_1", "a-b_under") == "store.shop_1.a-b_under"
+    assert topic_of("süd west", "订单") == "store.s_u00fcd_u0020west._u8ba2_u5355"
+    assert topic_of("s", "😀.") == "store.s._ud83d_ude00_u002e"
+    assert len(topic_of("d", "o" * 300)) == 249
+    assert topic_of("d", "x", topic="my topic {table}") == "my_topic_x"
+    assert topic_of("{table}", "x") == "store._u007btable_u007d.x"
+
+
+@settings(max_examples=300)
+@given(*[st.text(st.sampled_from("a_.u0 üé订😀{}"), min_size=1, max_size=8)] * 4)
+@example("a b", "t", "a_b", "t")
+@example("a", "b.c", "a.b", "c")
+@example("a b", "t", "a_u0020b", "t")
+@example("a" * 200, "b" * 80, "a" * 200, "b" * 79 + "c")
+def test_two_tables_have_two_topics(database: str, table: str, other_database: str, other_table: str) -> None:
+    """Whatever their names are; and each is a name that Kafka takes."""
+    topic, other = topic_of(database, table), topic_of(other_database, other_table)
+    assert (topic == other) == ((database, table) == (other_database, other_table))
+    assert re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic)
+
+
+def test_a_statement_without_a_table() -> None:
+    """Where its template comes out empty it is in the topic that statements have else."""
+    event = Event(EntryType.DDL, EventType.CREATE, Position("b.1", 9), 5, database="shop", sql="CREATE DATABASE shop")
+    assert {each.topic for each in made(event, ddl_topic="{table}")} == {"store"}
+    assert {each.topic for each in made(event, ddl_topic="..{table}")} == {"store"}
+    assert {each.topic for each in made(event, format="canal", topic="{table}")} == {"store"}
 
 
 @pytest.mark.parametrize(
