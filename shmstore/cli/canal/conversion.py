@@ -12,6 +12,8 @@ from shmstore.cli.canal.configuration import CanalDestination
 PASSWORD: Final = "password"
 PASSWORD_HASH: Final = "clients-password-hash"
 QUEUE_PASSWORD: Final = "queue-password"
+#: The queues that Canal and we have, and the property that says where each is.
+QUEUES: Final = {"kafka": "kafka.bootstrap.servers", "rabbitmq": "rabbitmq.host"}
 #: The client id under which Canal sends into a queue.
 QUEUE_CLIENT: Final = 1001
 OPERATIONS: Final = ("insert", "update", "delete", "ddl", "query")
@@ -97,11 +99,11 @@ class Conversion:
             serve.setdefault("gtids", "off")
         else:
             serve.clear()
-        if mode != "kafka":
+        if mode not in QUEUES:
             queue.clear()
             return
         if "brokers" not in queue:
-            raise ValueError("canal.serverMode is kafka, and kafka.bootstrap.servers is not set")
+            raise ValueError(f"canal.serverMode is {mode}, and {QUEUES[mode]} is not set")
         queue.setdefault("format", "canal")
         queue |= {"store": self.store, "subscription": f"canal-{QUEUE_CLIENT}"}
 

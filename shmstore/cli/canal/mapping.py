@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from shmstore.cli.canal import taking as take
-from shmstore.cli.canal.conversion import Conversion
+from shmstore.cli.canal.conversion import QUEUES, Conversion
 from shmstore.cli.canal.taking import Take
 
 
@@ -27,7 +27,9 @@ _ADMIN: Final = "there is no admin server: files are the configuration, `shmstor
 _RDS: Final = "binlogs in the object storage of Aliyun's RDS are not read: keep them on the server long enough"
 _TABLES: Final = "definitions of tables are kept in the store's home, without a database"
 _PARSER: Final = "the parser is compiled code in one thread"
-_OTHER_QUEUE: Final = "there is no queue of this kind: Kafka, or a package of your own (docs: queues of other kinds)"
+_OTHER_QUEUE: Final = (
+    "there is no queue of this kind: Kafka, RabbitMQ, NATS and Redis, or a package of your own (docs: Kafka, in Python)"
+)
 _STANDBY: Final = "after a failover reading continues by GTID; without GTIDs the standby's files have no known place"
 
 RULES: Final = (
@@ -45,7 +47,7 @@ RULES: Final = (
     Rule("canal.zkServers", "[serve] zookeeper", "needs the extra `zookeeper`", take.zookeeper),
     Rule("canal.zookeeper.flush.period", "", "a cursor is written after each ack"),
     Rule("canal.withoutNetty", "no [serve]", "true: no server for canal's clients", take.without),
-    Rule("canal.serverMode", "[serve] or [queue]", "tcp and kafka", take.mode),
+    Rule("canal.serverMode", "[serve] or [queue]", "tcp, kafka and rabbitmq", take.mode),
     Rule("canal.file.data.dir", "", "only says where meta.dat is; stores have their homes in $SHMSTORE_STATE"),
     Rule("canal.file.flush.period", "", "acks are on disk at most a second later"),
     Rule("canal.socketChannel", "", "how Canal's parser opens sockets"),
@@ -122,7 +124,12 @@ RULES: Final = (
     Rule("kafka.security.protocol", "[queue] tls", "SSL and SASL_SSL: true", take.protocol),
     Rule("kafka.ssl.*", "", "[queue] tls_ca, tls_cert and tls_key name PEM files"),
     Rule("rocketmq.*", "", _OTHER_QUEUE),
-    Rule("rabbitmq.*", "", "not converted: `shmstore queue --kind rabbitmq`, see its page"),
+    Rule("rabbitmq.host", "[queue] brokers", "HOST:PORT", take.rabbit_host),
+    Rule("rabbitmq.virtual.host", "[queue] set", "`vhost`", take.rabbit_setting("vhost")),
+    Rule("rabbitmq.exchange", "[queue] set", "`exchange`", take.rabbit_setting("exchange")),
+    Rule("rabbitmq.username", "[queue] user", _SAME, take.text("queue", "user")),
+    Rule("rabbitmq.password", "[queue] password_file", _SAME, take.rabbit_password),
+    Rule("rabbitmq.*", "", "queues and bindings that Canal declared stay; no others are declared"),
     Rule("pulsarmq.*", "", _OTHER_QUEUE),
     # instance.properties
     Rule("canal.instance.destination", "", "the folder's name"),
@@ -182,7 +189,9 @@ def rule_of(name: str) -> Rule | None:
 def convert(to: Conversion) -> None:
     """Fill `to` with what its destination has. Raises ValueError."""
     mode = to.get("canal.serverMode", "tcp").lower()
-    to.serves = mode != "kafka"
+    to.serves = mode not in QUEUES
+    others = tuple(f"{queue}." for queue in QUEUES if queue != mode) + (() if mode in QUEUES else ("canal.mq.",))
+    others += ("canal.mq.servers",) if mode != "kafka" else ()
     for name in to.source.names:
         rule, value = rule_of(name), to.get(name)
         to.rule = name
@@ -192,10 +201,15 @@ def convert(to: Conversion) -> None:
             to.note("empty", name, "")
         elif rule.take is None:
             to.note("left out", name, rule.about)
-        elif name.startswith(("kafka.", "canal.mq.")) and mode != "kafka":
-            to.note("left out", name, "Canal reads it only with canal.serverMode = kafka")
-        elif rule.here.startswith("[serve]") and mode == "kafka" and name not in ("canal.serverMode", "canal.instance.gtidon"):
-            to.note("left out", name, "Canal opens no port for clients with canal.serverMode = kafka")
+        elif name.startswith(others):
+            queue = name.partition(".")[0]
+            to.note(
+                "left out",
+                name,
+                f"Canal reads it only with canal.serverMode = {queue if queue in QUEUES else 'kafka or rabbitmq'}",
+            )
+        elif rule.here.startswith("[serve]") and mode in QUEUES and name not in ("canal.serverMode", "canal.instance.gtidon"):
+            to.note("left out", name, f"Canal opens no port for clients with canal.serverMode = {mode}")
         else:
             why = rule.take(to, value)
             to.note("changed" if why else "taken over", name, f"{rule.here}{f'; {why}' if why else ''}")

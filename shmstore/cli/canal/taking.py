@@ -113,7 +113,11 @@ def mode(to: Conversion, value: str) -> str | None:
     kind = value.lower()
     if kind in ("tcp", "kafka"):
         return None
-    return f"there is no queue of the kind {value}: read the store with canal's clients or `shmstore tail`, or send to Kafka"
+    if kind == "rabbitmq":
+        # Canal publishes to queues and exchanges that are there, of any kind.
+        to.sections["queue"] |= {"kind": kind, "delivery": "at-least-once", "create_topics": False}
+        return "each change at least once, in the binlog's order; needs `pip install 'shmstore[rabbitmq]'`"
+    return f"there is no queue of the kind {value}: read the store with canal's clients or `shmstore tail`, or send to Kafka or RabbitMQ"
 
 
 def without(to: Conversion, value: str) -> None:
@@ -469,3 +473,23 @@ def protocol(to: Conversion, value: str) -> None:
     """Take whether Kafka is spoken to by TLS."""
     if value.upper().endswith("SSL"):
         to.put("queue", "tls", True)
+
+
+def rabbit_host(to: Conversion, value: str) -> None:
+    """Take where RabbitMQ is: HOST, or HOST:PORT."""
+    to.put("queue", "brokers", value if re.search(r":\d+$", value) else f"{value}:5672")
+
+
+def rabbit_setting(name: str) -> Take:
+    """Return what takes a setting of RabbitMQ's that `shmstore queue --set` has as `name`."""
+
+    def take(to: Conversion, value: str) -> None:
+        to.add("queue", "set", f"{name}={value}")
+
+    return take
+
+
+def rabbit_password(to: Conversion, value: str) -> str:
+    """Take the password of the user of RabbitMQ."""
+    to.secret("queue", "password_file", QUEUE_PASSWORD, value)
+    return "in a file of its own"

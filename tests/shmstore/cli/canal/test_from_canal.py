@@ -179,6 +179,30 @@ kafka.max.request.size = 2000000"""
     assert (queue["store"], queue["subscription"]) == ("example", "canal-1001")
 
 
+def test_rabbitmq(tmp_path: Path) -> None:
+    """Canal's MQ mode with RabbitMQ: at least once, into queues and exchanges that are there; what is for another queue is left out."""
+    server = f"""canal.serverMode = rabbitMQ
+canal.mq.flatMessage = true
+canal.mq.servers = old:1
+kafka.bootstrap.servers = k1:9092
+rabbitmq.host = rabbit
+rabbitmq.virtual.host = /shop
+rabbitmq.exchange = changes
+rabbitmq.username = alice
+rabbitmq.password = {SECRET}
+rabbitmq.deliveryMode = direct"""
+    made = converted(tmp_path, "canal.mq.topic=orders", server)
+    queue = made.sections["queue"]
+    assert made.sections["serve"] == {}
+    assert made.secrets["queue-password"] == SECRET
+    assert (queue["kind"], queue["delivery"], queue["create_topics"]) == ("rabbitmq", "at-least-once", False)
+    assert (queue["brokers"], queue["user"], queue["format"], queue["topic"]) == ("rabbit:5672", "alice", "canal", "orders")
+    assert sorted(queue["set"]) == ["exchange=changes", "vhost=/shop"]
+    kinds = {outcome.name: outcome.kind for outcome in made.outcomes}
+    assert {kinds[name] for name in ("canal.mq.servers", "kafka.bootstrap.servers", "rabbitmq.deliveryMode")} == {"left out"}
+    assert SECRET not in files.report(made) + files.text_of_file(made, False)
+
+
 @pytest.mark.parametrize("druid", [False, True])
 def test_secrets(tmp_path: Path, druid: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Passwords and hashes are in files that their owner alone reads, and nowhere else."""
@@ -248,6 +272,7 @@ def test_environment_and_placeholders(tmp_path: Path) -> None:
         ("canal.user=me", "canal.passwd is empty"),
         ("canal.passwd=secret", "40 hexadecimal digits"),
         ("canal.serverMode=kafka\nkafka.bootstrap.servers=", "kafka.bootstrap.servers is not set"),
+        ("canal.serverMode=rabbitmq", "canal.serverMode is rabbitmq, and rabbitmq.host is not set"),
         ("a=\\u12", "instance.properties: line"),
         ("canal.instance.dbUsername=\\uD800", "come in pairs"),
     ],
