@@ -103,7 +103,7 @@ class Broker:
         assert self.process is not None
         os.kill(self.process.pid, signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """End `pause`."""
         assert self.process is not None
         os.kill(self.process.pid, signal.SIGCONT)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, Queue
 from tests.certificates import self_signed
 from tests.consumer.queues.hanging import leave_hanging
 from tests.consumer.queues.reading import committed, messages
-from tests.consumer.queues.senders import all_acked, each_once, kill_senders, send, sending, wait_for
+from tests.consumer.queues.senders import each_once, kill_senders, outlive_the_server, send
 from tests.consumer.queues.test_sender import inserts, transaction
 from tests.producer.running import execute, running, wait_for_position
 from tests.servers.kafka import Broker, kafka
@@ -75,41 +74,15 @@ def test_two_hundred_kills(log_store: EventStore, seed: int, part: int) -> None:
             elif number % 10 == 8:
                 broker.pause()
                 time.sleep(chance.uniform(0, 5))
-                broker.go_on()
+                broker.resume()
 
         kill(log_store, broker, 50, chance, between)
 
 
 def test_a_broker_that_goes_and_comes(log_store: EventStore) -> None:
-    """A sender outlives its broker: killed and started again, cut off for a while; what was put meanwhile comes once."""
-    with kafka() as broker, sending(log_store.name, "kafka", broker.address) as process:
-        topic, number = f"{log_store.name}.shop.orders", 0
-
-        def put(count: int) -> None:
-            nonlocal number
-            for _ in range(count):
-                log_store.put(transaction(number, inserts(number)))
-                number += 1
-
-        def acked() -> bool:
-            return all_acked(log_store)
-
-        put(10)
-        wait_for(acked)
-        broker.stop()
-        put(10)
-        time.sleep(1)
-        broker.start()
-        wait_for(acked)
-        broker.pause()
-        put(10)
-        time.sleep(3)
-        assert process.poll() is None
-        broker.go_on()
-        wait_for(acked)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
-        assert ids(broker, topic) == list(range(30))
+    """A sender outlives its broker; what was put meanwhile comes once."""
+    with kafka() as broker:
+        outlive_the_server(log_store, "kafka", broker, lambda topic: committed(broker, topic))
 
 
 def test_a_sender_that_hides_another_ones_mark(kafka_broker: Broker) -> None:

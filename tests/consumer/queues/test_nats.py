@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import signal
 import socket
 import threading
 import time
@@ -22,7 +21,7 @@ from shmstore.consumer.queues.queue import Mark, Message, QueueRefused, QueueUnr
 from shmstore.event import EventType, Row
 from tests.certificates import self_signed
 from tests.consumer.queues.reading import published, streamed
-from tests.consumer.queues.senders import all_acked, each_once, kill_senders, send, sending, wait_for
+from tests.consumer.queues.senders import kill_senders_and_server, outlive_the_server, send
 from tests.consumer.queues.test_sender import inserts, transaction
 from tests.servers.nats import NatsServer, nats_server
 
@@ -30,19 +29,7 @@ pytestmark = pytest.mark.usefixtures("state")
 
 
 def kill(store: EventStore, server: NatsServer, kills: int, chance: random.Random) -> None:
-    """Kill senders and now and then the server."""
-
-    def between(number: int) -> None:
-        if number % 3 == 1:
-            server.stop()
-            time.sleep(chance.uniform(0, 1))
-            server.start()
-
-    two = ("--new-partitions", "2")
-    put = kill_senders(store, "nats", server.address, *two, kills=kills, chance=chance, between=between)
-    found = published(server, f"{store.name}.shop.orders")
-    assert len(found) == 2
-    each_once(found, put)
+    kill_senders_and_server(store, "nats", server, lambda topic: published(server, topic), kills, chance)
 
 
 def test_kills(log_store: EventStore, seed: int) -> None:
@@ -202,27 +189,8 @@ def test_what_a_message_holds(log_store: EventStore, nats_there: NatsServer) -> 
 
 def test_a_server_that_goes_and_comes(log_store: EventStore) -> None:
     """A sender outlives its server; what was put meanwhile comes once."""
-    with nats_server() as server, sending(log_store.name, "nats", server.address) as process:
-
-        def wait() -> None:
-            wait_for(lambda: process.poll() is not None or all_acked(log_store))
-            assert process.poll() is None
-
-        log_store.put(transaction(0, inserts(0)))
-        wait()
-        server.stop()
-        log_store.put(transaction(1, inserts(1)))
-        server.start()
-        wait()
-        server.pause()
-        log_store.put(transaction(2, inserts(2)))
-        time.sleep(0.5)
-        server.resume()
-        wait()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-        found = published(server, f"{log_store.name}.shop.orders")[0]
-        assert [json.loads(key or b"")["id"] for key, _ in found] == [0, 1, 2]
+    with nats_server() as server:
+        outlive_the_server(log_store, "nats", server, lambda topic: published(server, topic))
 
 
 def test_logins_and_rights(log_store: EventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from shmstore.consumer.queues.queue import Mark, Message, QueueRefused, QueueUnr
 from shmstore.consumer.queues.redis_streams import PROGRESS, RedisStreams
 from shmstore.event import EventType, Row
 from tests.consumer.queues.reading import added, entries
-from tests.consumer.queues.senders import all_acked, each_once, kill_senders, send, sending, wait_for
+from tests.consumer.queues.senders import kill_senders_and_server, outlive_the_server, send
 from tests.consumer.queues.test_sender import inserts, transaction
 from tests.servers.redis import RedisServer, redis_server
 
@@ -27,19 +25,7 @@ pytestmark = pytest.mark.usefixtures("state")
 
 
 def kill(store: EventStore, server: RedisServer, kills: int, chance: random.Random) -> None:
-    """Kill senders and now and then the server."""
-
-    def between(number: int) -> None:
-        if number % 3 == 1:
-            server.stop()
-            time.sleep(chance.uniform(0, 1))
-            server.start()
-
-    two = ("--new-partitions", "2")
-    put = kill_senders(store, "redis", server.address, *two, kills=kills, chance=chance, between=between)
-    found = added(server, f"{store.name}.shop.orders")
-    assert len(found) == 2
-    each_once(found, put)
+    kill_senders_and_server(store, "redis", server, lambda topic: added(server, topic), kills, chance)
 
 
 def test_kills(log_store: EventStore, seed: int) -> None:
@@ -142,28 +128,8 @@ def test_a_link_that_breaks_is_no_second_instance(redis_there: RedisServer, stor
 
 def test_a_server_that_goes_and_comes(log_store: EventStore) -> None:
     """A sender outlives its server; what was put meanwhile comes once."""
-    with redis_server() as server, sending(log_store.name, "redis", server.address) as process:
-
-        def wait() -> None:
-            wait_for(lambda: process.poll() is not None or all_acked(log_store))
-            assert process.poll() is None
-
-        log_store.put(transaction(0, inserts(0)))
-        wait()
-        server.stop()
-        log_store.put(transaction(1, inserts(1)))
-        time.sleep(0.5)
-        server.start()
-        wait()
-        server.pause()
-        log_store.put(transaction(2, inserts(2)))
-        time.sleep(1)
-        server.resume()
-        wait()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-        found = entries(server, f"{log_store.name}.shop.orders")[0]
-        assert [json.loads(each[b"key"])["id"] for each in found] == [0, 1, 2]
+    with redis_server() as server:
+        outlive_the_server(log_store, "redis", server, lambda topic: added(server, topic))
 
 
 def test_logins_and_rights(log_store: EventStore, tmp_path: Path) -> None:

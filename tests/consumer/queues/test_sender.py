@@ -67,12 +67,6 @@ def sent(
     return sender
 
 
-@pytest.fixture
-def log_store(store_name: str, state: Path) -> Iterator[EventStore]:
-    with EventStore.create(store_name, capacity=256) as made:
-        yield made
-
-
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.lists(FAULTS, max_size=4), st.booleans()), min_size=1, max_size=6), st.integers(1, 9)
