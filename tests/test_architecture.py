@@ -86,6 +86,7 @@ LAYERS = {
     "shmstore.consumer.queues": (
         "queue canal_routing canal_packets",
         "connecting",
+        "kafka_readers",
         "messages kafka nats_stream rabbitmq redis_streams",
         "kinds sender",
     ),
@@ -170,7 +171,7 @@ OWNERS = {
     "pyiceberg": ("consumer/copies/reading/arrow_copies.py",),
     "google": ("consumer/wire/protocol/",),
     "orjson": ("consumer/formats/formatter.py",),
-    "confluent_kafka": ("consumer/queues/kafka.py",),
+    "confluent_kafka": ("consumer/queues/kafka.py", "consumer/queues/kafka_readers.py"),
     "nats": ("consumer/queues/nats_stream.py",),
     "pika": ("consumer/queues/rabbitmq.py",),
     "redis": ("consumer/queues/redis_streams.py",),

@@ -359,7 +359,7 @@ class _Client(Client):
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """Run until `close`; what did not end by then is cancelled: a link whose TLS failed never tells nats-py that it closed."""
+    """Run until `close`; what did not end by then is canceled: a link whose TLS failed never tells nats-py that it closed."""
     loop.run_forever()
     left = asyncio.all_tasks(loop)
     for task in left:
