@@ -19,6 +19,7 @@ from shmstore.start_position import parse_start
 from shmstore.units import duration, size
 
 if TYPE_CHECKING:
+    from shmstore.producer.filters.renaming import Renaming
     from shmstore.producer.filters.table_filter import TableFilter
 
 # The options in groups, as help and documentation show them. Each stands in one.
@@ -27,7 +28,8 @@ GROUPS = {
     "Connection": "name port password password_file password_command tls tls_ca tls_cert tls_key server_id connect_timeout read_timeout heartbeat "
     "retry_first retry_longest",
     "Position": "binlog start gtid on_purged",
-    "Tables and columns": "exclude client_filters row_filter ghost_tables column_include column_exclude column_mask column_hash hash_key operations "
+    "Tables and columns": "exclude client_filters rename rename_origin "
+    "row_filter ghost_tables column_include column_exclude column_mask column_hash hash_key operations "
     "rows_query statements row_image on_error schema_history",
     "Transactions": "transaction_events transaction_bytes empty_events empty_seconds merge_wait",
     "Store": "state store_path store_group store_checksum capacity memory_unit batch_mode ddl_isolation log log_keep log_size "
@@ -144,6 +146,15 @@ class Settings:
         "tables are read: those of include and all that any client's filter names, but for exclude (replace). A client that logs in to "
         "`shmstore serve` then decides what is read",
         choices=("narrow", "replace"),
+    )
+    rename: tuple[str, ...] = _option(
+        (),
+        r"give tables another name for readers, as 'shop_(\d+)\.orders_(\d+) -> shop.orders', which makes one table of many (once for each; the first "
+        "that matches DATABASE.TABLE holds). Filters and conditions know tables by the server's names. The tables must be alike",
+    )
+    rename_origin: str = _option(
+        "",
+        "name of a column that is added to renamed tables: DATABASE.TABLE that the row is from. It becomes a part of the primary key",
     )
     row_filter: tuple[str, ...] = _option(
         (),
@@ -282,8 +293,11 @@ class Settings:
             raise SettingsError(
                 f"row_image is {self.row_image!r}, but a row filter needs whole rows: leave out row_image, and SET GLOBAL binlog_row_image = FULL"
             )
+        if self.rename and self.schema_history == "off":
+            raise SettingsError("rename compares how tables are defined: leave out schema_history = off")
         self.endpoints()
         self.table_filter()
+        self.renaming()
 
     @property
     def beginning(self) -> str | Position | datetime:
@@ -326,6 +340,12 @@ class Settings:
             left_out=left_out,
             **columns,
         )
+
+    def renaming(self) -> Renaming:
+        """Return the rules for the names of tables."""
+        from shmstore.producer.filters.renaming import Renaming
+
+        return Renaming(self.rename, self.rename_origin)
 
     def secret(self) -> str:
         """Return the password, read again from its file if one is named. Raises `SettingsError`."""

@@ -47,6 +47,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 _METAVARS = {
     "binlog": "PATH",
     "row_filter": "TABLE:CONDITION",
+    "rename": "'PATTERN -> TABLE'",
+    "rename_origin": "COLUMN",
     "start": "WHERE",
     "operations": "KINDS",
     "state": "DIR",

@@ -406,13 +406,11 @@ def collect(
             if header.props.get("xa") == "prepare":
                 prepared[header.props["xa_xid"]] = touched
         elif header.entry == EntryType.HEARTBEAT:
-            entered, left, differ = (
-                {_table_of(name) for name in header.props.get(prop, "").split(",") if name}
-                for prop in ("tables_in", "tables_out", "tables_changed")
-            )
-            distrust(
-                entered | differ, f"the producer's filters changed at {place}: rows of before did not pass, or with other columns"
-            )
+            entered, left, differ = (_tables_in(header, prop) for prop in ("tables_in", "tables_out", "tables_changed"))
+            why = f"the producer's filters changed at {place}: rows of before did not pass, or with other columns"
+            if "renamed_from" in header.props:
+                why = f"the DDL at {place} changed a part of its rows, {header.props['renamed_from']} ({header.props.get('statement', '')})"
+            distrust(entered | differ, why)
             for name in sorted(left):
                 if selection.wants(*name):
                     change = changes(*name)
@@ -436,6 +434,7 @@ def collect(
             distrust(names or {*copies(None), *found}, reason)
         elif header.entry == EntryType.DDL:
             mode = header.props.get("sql_mode", "")
+            distrust(_tables_in(header, "tables_changed"), f"the DDL at {place} changed a part of its rows ({header.sql})")
             for action in actions(header.sql, header.props.get("default_database", header.database), mode):
                 if not action.table:
                     text = folded(header.sql)
@@ -503,6 +502,11 @@ def _runs(
         table = tables[schema[run[0]]]
         assert table is not None
         yield table, run + first
+
+
+def _tables_in(header: Header, prop: str) -> set[tuple[str, str]]:
+    """The tables that a property lists."""
+    return {_table_of(name) for name in header.props.get(prop, "").split(",") if name}
 
 
 def _table_of(name: str) -> tuple[str, str]:

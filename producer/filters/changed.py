@@ -8,6 +8,7 @@ from typing import NamedTuple
 from shmstore import Column, TableSchema
 from shmstore.encoding.codec import encode_schema
 from shmstore.producer.filters.fit import ShownTables
+from shmstore.producer.filters.renaming import Renaming
 from shmstore.producer.filters.table_filter import TableFilter
 
 Name = tuple[str, str]  # database, table
@@ -30,6 +31,13 @@ def tables_changed(tables: ShownTables, before: TableFilter, after: TableFilter)
         tuple([name for name in names if before.passes(*name) and not after.passes(*name)]),
         tuple(_differing(tables, stay, before, after)),
     )
+
+
+def as_readers_see(tables: TablesChanged, renaming: Renaming) -> TablesChanged:
+    """Return the same by the names that readers see: where a table comes or goes that is a part of another to them, that one differs."""
+    parts = [name for names in tables for name in names if renaming.target_of(*name) is not None]
+    whole = TablesChanged(*[tuple([name for name in names if name not in parts]) for names in tables])
+    return whole._replace(differ=tuple(dict.fromkeys((*whole.differ, *[renaming.seen_as(*name) for name in parts]))))
 
 
 def names_changed(names: Iterable[Name], before: TableFilter, after: TableFilter) -> TablesChanged:

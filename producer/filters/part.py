@@ -63,4 +63,4 @@ class Part(NamedTuple):
 
 def _kept(table: TableSchema, plan: TablePlan) -> set[int]:
     """The columns that column filters leave in."""
-    return set(range(len(table.columns)) if plan.blob is None else plan.keep)
+    return {i for i in plan.keep if i >= 0} if plan.changes_rows else set(range(len(table.columns)))

@@ -43,11 +43,20 @@ def read_row_filter(text: str) -> tuple[Patterns, Node]:
 
 
 class TablePlan(NamedTuple):
-    """What is done with the rows of one table version. `blob` None: nothing, pass them as they are."""
+    """What is done with the rows of one table version. `blob` is the schema that they come with; None: nothing, pass them as they are."""
 
     blob: bytes | None = None
-    keep: tuple[int, ...] = ()  # indexes of the columns that stay, in order
+    keep: tuple[
+        int, ...
+    ] = ()  # indexes of the columns that stay, in order; below 0 one that is added, ~index of its value in `added`
     change: tuple[tuple[int, bool], ...] = ()  # (index, True: hash, False: mask)
+    added: tuple[Any, ...] = ()
+    same_rows: bool = False  # only the schema is another
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether rows are not passed as they are."""
+        return self.blob is not None and not self.same_rows
 
 
 class TableFilter:
@@ -157,6 +166,8 @@ class TableFilter:
 
     def apply(self, plan: TablePlan, body: list[Any], width: int) -> list[Any]:
         """Return the stored `body` of a rows event, as `plan` says; `width` is the table's number of columns."""
+        if not plan.changes_rows:
+            return body
         before_columns, before_rows, after_columns, after_rows = body
         before = self._image(plan, before_columns, before_rows, width)
         return [*before, *self._image(plan, after_columns, after_rows, width)]
@@ -166,7 +177,7 @@ class TableFilter:
             return None, None
         rows = unpack_rows(rows)
         place = {c: at for at, c in enumerate(range(width) if columns is None else columns)}
-        take = [place[i] for i in plan.keep if i in place]
+        take = [i if i < 0 else place[i] for i in plan.keep if i < 0 or i in place]
         change = [(place[i], hashed) for i, hashed in plan.change if i in place]
         out = []
         for values in rows:
@@ -175,8 +186,8 @@ class TableFilter:
                 for at, hashed in change:
                     if values[at] is not None:
                         values[at] = self.digest(values[at]) if hashed else MASK
-            out.append([values[at] for at in take])
-        present = [at for at, i in enumerate(plan.keep) if i in place]
+            out.append([values[at] if at >= 0 else plan.added[~at] for at in take])
+        present = [at for at, i in enumerate(plan.keep) if i < 0 or i in place]
         return (None if len(present) == len(plan.keep) else present), out
 
     def digest(self, value: Any) -> str:

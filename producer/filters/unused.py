@@ -9,12 +9,14 @@ from shmstore.errors import did_you_mean
 from shmstore.patterns.table_patterns import Patterns
 from shmstore.producer.errors import PatternError
 from shmstore.producer.filters.fit import ShownTables
+from shmstore.producer.filters.renaming import Renaming, TableName
 from shmstore.producer.filters.table_filter import read_patterns
 
 __all__ = ["unused_patterns"]
 
 OF_TABLES: Final = ("include", "exclude")
 OF_COLUMNS: Final = ("column_include", "column_exclude", "column_mask", "column_hash")
+SHOWN: Final = 10  # tables that match several rules, of which each is reported
 _SERVERS_OWN: Final = ("mysql", "information_schema", "performance_schema", "sys")  # which are not shown
 
 
@@ -24,8 +26,10 @@ def unused_patterns(tables: ShownTables, settings: Any) -> Iterator[str]:
     `settings` has the options as attributes. Raises what `tables` raises.
     """
     given = {option: read_patterns(getattr(settings, option)) for option in (*OF_TABLES, *OF_COLUMNS)}
-    if not any(given.values()) or (there := tables.names()) is None:
+    renaming = Renaming(settings.rename)
+    if not (any(given.values()) or renaming) or (there := tables.names()) is None:
         return
+    yield from _of_renaming(renaming, there)
     names = [f"{database}.{table}" for database, table in there]
     columns: list[str] = []
     if any(given[option] for option in OF_COLUMNS):
@@ -36,6 +40,16 @@ def unused_patterns(tables: ShownTables, settings: Any) -> Iterator[str]:
         for pattern in (*patterns.wanted, *patterns.left_out):
             if not _names_one(pattern, known) and not _is_servers_own(pattern):
                 yield f"{option}: {pattern!r} names no {what} that the server shows{_likely(pattern, known)}"
+
+
+def _of_renaming(renaming: Renaming, tables: Sequence[TableName]) -> Iterator[str]:
+    for text in renaming.unused(tables):
+        yield f"rename: {text!r} is for no table that the server shows"
+    doubly = list(renaming.doubly(tables))
+    for table, first, other in doubly[:SHOWN]:
+        yield f"rename: table {'.'.join(table)} matches {first.text!r} and {other.text!r}; the first one holds"
+    if len(doubly) > SHOWN:
+        yield f"rename: so do {len(doubly) - SHOWN} more tables"
 
 
 def _names_one(pattern: str, names: Sequence[str]) -> bool:

@@ -26,7 +26,7 @@ from shmstore.producer.connection.link import BinlogLink
 from shmstore.producer.connection.server import read_server, require_binlog
 from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.errors import ChecksumMismatch, LinkLost, LoginRefused, ServerBehind, ServerUnreachable, SettingsError
-from shmstore.producer.filters.changed import TablesChanged, entered_by_rename, names_changed, tables_changed
+from shmstore.producer.filters.changed import TablesChanged, as_readers_see, entered_by_rename, names_changed, tables_changed
 from shmstore.producer.filters.fit import unfit_row_filters
 from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.filters.unused import unused_patterns
@@ -38,6 +38,7 @@ from shmstore.producer.pipeline.retention import Retention
 from shmstore.producer.pipeline.sink import Sink, StoreSink, with_store
 from shmstore.producer.pipeline.statistics import Statistics, Summary
 from shmstore.producer.positions.local_files import find_position, find_time
+from shmstore.producer.schema.merged import MergedTables
 from shmstore.producer.schema.present import PresentTables
 from shmstore.producer.schema.published import PublishedTables
 from shmstore.producer.settings import ServerAddress, Settings
@@ -86,6 +87,7 @@ class Replicator:
             empty_events=settings.empty_events,
             empty_seconds=settings.empty_seconds,
         )
+        self._merged = MergedTables(settings.renaming())
         self._decoder = EventDecoder(
             self._buffer,
             self._live.now.table_filter(self._left_out),
@@ -96,9 +98,10 @@ class Replicator:
             altered=self._altered,
             followed=lambda position, query: self._published.follow(position, query.database, query.sql, query.session),
             drain=self._put_ready,
+            merged=self._merged,
         )
         self._published = PublishedTables(
-            DefinitionsFile(store.home, self._sink.source or "", store.may_produce), self._decoder.filter
+            DefinitionsFile(store.home, self._sink.source or "", store.may_produce), self._decoder.filter, self._merged
         )
         self._filters_again = 0.0  # when filters that could not be taken are tried again
         self._origin = OriginFile(store.home, self._sink.source or "", store.may_produce)
@@ -467,7 +470,7 @@ class Replicator:
             return True
         after = live.wanted.table_filter(self._left_out)
         try:
-            tables = self._tables_changed(after)
+            tables = as_readers_see(self._tables_changed(after), self._merged.renaming)
         except (LinkLost, LoginRefused, ServerUnreachable) as error:
             self._filters_again = time.monotonic() + SECOND
             self._log.warning("filters: %s; they are taken later", error)

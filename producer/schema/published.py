@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from shmstore import Position, TableSchema
+from shmstore import Position, SchemaUnknown, TableSchema
 from shmstore.column_type import sized
 from shmstore.encoding.codec import decode_schema, encode_schema
 from shmstore.home.definitions import Definition, DefinitionsFile
 from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.schema.history import SchemaHistory
+from shmstore.producer.schema.merged import MergedTables
 from shmstore.sql.catalog import TableName, Unreadable
 from shmstore.sql.session import Session
 from shmstore.sql.table_change import Table
@@ -23,8 +24,8 @@ from shmstore.sql.table_change import Table
 class PublishedTables:
     """Keeps `file` up to date with what passes `table_filter`."""
 
-    def __init__(self, file: DefinitionsFile, table_filter: TableFilter) -> None:
-        self._file, self._filter = file, table_filter
+    def __init__(self, file: DefinitionsFile, table_filter: TableFilter, merged: MergedTables | None = None) -> None:
+        self._file, self._filter, self._merged = file, table_filter, merged or MergedTables()
         self._history: SchemaHistory | None = None
         self._own = False  # the history is followed by no other process
         self._known: dict[TableName, Table | Unreadable] = {}
@@ -32,8 +33,10 @@ class PublishedTables:
     def written(self, until: Position) -> Mapping[TableName, Table]:
         """Return the tables that were written down up to `until`, where the store ends."""
         found: dict[TableName, Table] = {}
-        for one in self._file.read():
-            if not one.reached_by(until):
+        lines = self._file.read()
+        targets = {self._merged.renaming.target_of(*one.name) for one in lines}
+        for one in lines:
+            if not one.reached_by(until) or (one.name in targets and self._merged.renaming.target_of(*one.name) is None):
                 continue
             found.pop(one.name, None)
             if one.schema is not None:
@@ -48,17 +51,26 @@ class PublishedTables:
         """
         self._history, self._own = history, own
         self._known = dict(history.tables)
-        before = {one.name: one for one in self._file.read()}
+        lines = self._file.read()
+        before = {one.name: one for one in lines}
         now = list(self._definitions(self._known, position))
+        targets: list[Definition] = []
+        if self._merged:
+            targets = self._merged.begin(position, [one for one in lines if one.reached_by(position)], _defined(now))
         kept = [before.get(one.name) for one in now]
         still = [
             old is not None and old.schema == one.schema and old.reached_by(position) for one, old in zip(now, kept, strict=True)
         ]
-        self._file.replace(old if same and old is not None else one for one, old, same in zip(now, kept, still, strict=True))
+        tables = [old if same and old is not None else one for one, old, same in zip(now, kept, still, strict=True)]
+        self._file.replace((*tables, *targets))
 
     def begin_at(self, history: SchemaHistory | None, position: Position) -> None:
         """Write down the tables as they are where the stream begins; where that is not known, as the server has them now, from there on."""
         if history is None or history.first is None:  # no process is asked, or may: rows say how their table is defined
+            if self._merged:
+                raise SchemaUnknown(
+                    "rename compares how tables are defined, and that is not known here: leave out schema_history = off, and GRANT SELECT on the tables"
+                )
             self._history = None
             self._file.remove()
         else:
@@ -80,6 +92,8 @@ class PublishedTables:
         gone = [name for name in self._known if name not in tables]
         self._known = dict(tables)
         lines = [*self._definitions(changed, position), *self._unknown(gone, position)]
+        if self._merged:
+            lines += self._merged.follow(position, {one.name: one.schema for one in lines}, sql, session.mode)
         if lines:
             self._file.append(lines)
 
@@ -96,6 +110,8 @@ class PublishedTables:
         names = {one.name for one in now}
         changed = [one for one in now if one.name not in before or before[one.name] != one.schema]
         gone = [Definition(position.file, position.offset, *name, None) for name in before if name not in names]
+        if self._merged:
+            changed += self._merged.follow(position, {one.name: one.schema for one in (*changed, *gone)}, "")
         if self._history is not None and (changed or gone):
             self._file.append([*changed, *gone])
 
@@ -118,3 +134,7 @@ class PublishedTables:
         )
         plan = self._filter.plan(schema, encode_schema(schema))
         return schema if plan.blob is None else decode_schema(plan.blob)
+
+
+def _defined(lines: Iterable[Definition]) -> dict[TableName, TableSchema]:
+    return {one.name: one.schema for one in lines if one.schema is not None}

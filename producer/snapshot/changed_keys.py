@@ -35,9 +35,13 @@ class _Segment:
 class Window:
     """The keys of one table's rows that were put, while chunks of it are under way."""
 
-    def __init__(self, database: str, table: str, key: tuple[str, ...]) -> None:
-        self._name, self._key = (database, table), key
-        self._mark = pack(database) + pack(table)  # so the schema of each event of the table has it
+    def __init__(
+        self, name: tuple[str, str], key: tuple[str, ...], seen_as: tuple[str, str] | None = None, origin: str | None = None
+    ) -> None:
+        """`name` is the table's on the server, `seen_as` the one that its events have. `origin`: what rows of this table have in the last column, which
+        says where a row is from; None: there is none, and all rows of that name may be of this table."""
+        self._name, self._key, self._seen_as, self._origin = name, key, seen_as or name, origin
+        self._mark = pack(self._seen_as[0]) + pack(self._seen_as[1])  # so the schema of each event of the table has it
         self._key_indexes: dict[bytes, tuple[int, ...] | None] = {}
         self._segments: list[_Segment] = []
         self._first = 0  # number of the first segment that is kept
@@ -107,9 +111,11 @@ class Window:
         key_indexes = self._key_indexes[schema]
         if key_indexes is None:
             return  # another table's
+        before_columns, before, after_columns, after = body
+        if self._origin is not None and all(row[-1] != self._origin for row in after or before or ()):
+            return  # of one event all rows are of one table
         last = self._segments[-1]
         last.changed = True
-        before_columns, before, after_columns, after = body
         if -1 in key_indexes:
             last.broken = "its columns changed"
         elif before_columns is not None or after_columns is not None:
@@ -121,7 +127,7 @@ class Window:
     def _find_key(self, schema: bytes) -> tuple[int, ...] | None:
         """Where the key's columns are, -1 where they are not; None for another table."""
         found = decode_schema(schema)
-        if (found.database, found.table) != self._name:
+        if (found.database, found.table) != self._seen_as:
             return None
         return tuple([found.names.index(name) if name in found.names else -1 for name in self._key])
 

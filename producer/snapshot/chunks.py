@@ -109,7 +109,7 @@ class TableRead:
     def __init__(self, task: Task, shape: Shape, most_rows: int) -> None:
         """`most_rows`: of a chunk, 0: no matter."""
         self.task, self.shape, self._most_rows = task, shape, most_rows
-        self.window = Window(task.database, task.table, shape.by)
+        self.window = Window((task.database, task.table), shape.by, shape.seen_as, shape.origin)
         self.chunks: deque[Chunk] = deque()
         self.stale = False  # a DDL went by: whether the shape is still the same is to be looked at
         self.began = bool(task.progress.chunks)  # whether the event that says where the table begins was put

@@ -9,10 +9,12 @@ from shmstore import SourceError
 from shmstore.clock import calendar_ms
 from shmstore.home.snapshots import ENTERED, SnapshotRequest, new_id
 from shmstore.patterns.linear_regex import PatternRefused
+from shmstore.patterns.table_patterns import Patterns
 from shmstore.producer.connection.server import SourceServer
 from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.errors import PatternError
 from shmstore.producer.filters.part import Part
+from shmstore.producer.filters.renaming import Renaming, TableName
 from shmstore.producer.filters.table_filter import TableFilter, read_patterns
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot.kept_progress import KeptProgress
@@ -29,9 +31,16 @@ class Intake:
     """The requests of one store, on their way into its progress."""
 
     def __init__(
-        self, settings: Settings, kept: KeptProgress, table_filter: Callable[[], TableFilter], log: logging.Logger, stop: Stop
+        self,
+        settings: Settings,
+        kept: KeptProgress,
+        table_filter: Callable[[], TableFilter],
+        renaming: Renaming,
+        log: logging.Logger,
+        stop: Stop,
     ) -> None:
         """`table_filter` returns the one of now."""
+        self._renaming = renaming
         self._settings, self._kept, self._filter, self._log, self._stop = settings, kept, table_filter, log, stop
 
     def want(self, session: ServerSession, server: SourceServer, reason: str) -> None:
@@ -78,14 +87,23 @@ class Intake:
             self._log.error("snapshot %s: %s", request.id, problem)
         if tables or not problem:
             self._log.info("snapshot %s (%s): %d tables", request.id, request.reason, len(tables))
-        self._kept.now.take(request._replace(problem=problem), tables)
+        targets = {name: ".".join(target) for name in tables if (target := self._renaming.target_of(*name)) is not None}
+        self._kept.now.take(request._replace(problem=problem), tables, targets)
 
     def _choose(self, session: ServerSession, request: SnapshotRequest) -> tuple[list[tuple[str, str]], str]:
-        """The tables that a request means, and what of it means none."""
+        """The tables that a request means, and what of it means none. It may name a table as the server does, or as readers do; of one that
+        readers know by another name all are meant that have that name.
+        """
         patterns = read_patterns(request.tables)
-        seen = list_tables(session, self._filter().passes)
-        tables = [(db, name) for db, name in seen if not patterns or patterns.match(f"{db}.{name}")]
-        missing = [each for each in patterns.wanted if not any(read_patterns(each).match(f"{db}.{name}") for db, name in tables)]
+        seen = {name: self._renaming.target_of(*name) for name in list_tables(session, self._filter().passes)}
+
+        def named(patterns: Patterns, name: TableName) -> bool:
+            return any(patterns.match(".".join(one)) for one in (name, seen[name]) if one is not None)
+
+        tables = [name for name in seen if not patterns or named(patterns, name)]
+        missing = [each for each in patterns.wanted if not any(named(read_patterns(each), name) for name in tables)]
+        chosen, targets = set(tables), {seen[name] for name in tables} - {None}
+        tables = [name for name in seen if name in chosen or seen[name] in targets]
         if request.reason in _MAY_BE_GONE:
             return tables, ""
         if tables:

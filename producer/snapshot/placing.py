@@ -52,17 +52,22 @@ class Placing:
 
         The first event of a table, and the last, say so (`part`), even where they have no rows.
         """
-        shape, task = chunk.table.shape, chunk.table.task
+        shape = chunk.table.shape
         count = 0 if rows is None else len(rows)
         if count or part:
             props = {"snapshot": request.id, "snapshot_reason": request.reason}
             if shape.partial:
                 props["snapshot_partial"] = shape.partial
-            name = task.database, task.table
             size = 0 if rows is None else rows.size
             some = partial(self._body, shape, rows)
-            self._read_events.put(self._store.latest_event, name, shape.schema, count, some, size, props, part)
+            self._read_events.put(self._store.latest_event, shape.seen_as, shape.schema, count, some, size, props, part)
         return count
+
+    def put_end(self, target: tuple[str, str], schema: bytes, request: SnapshotRequest) -> None:
+        """Write that all rows of `target` have come, where the last of its tables has none."""
+        props = {"snapshot": request.id, "snapshot_reason": request.reason}
+        nothing: list[Any] = [None, None, None, []]
+        self._read_events.put(self._store.latest_event, target, schema, 0, lambda *_: nothing, 0, props, "last")
 
     def _as_selected(self, shape: Shape, rows: SelectRows, keys: list[set[bytes]]) -> list[set[bytes]]:
         """Those of `keys`, which hold hashes as the stream does, that `rows` have, with the values that the server has."""
@@ -79,6 +84,4 @@ class Placing:
         if rows is None or not count:
             return [None, None, None, []]
         body = [None, None, shape.present, Packed(rows.array(first, count))]
-        if shape.plan.blob is None:
-            return body
         return self._decoder.filter.apply(shape.plan, body, len(shape.selected.table.schema.columns))

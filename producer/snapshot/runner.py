@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shmstore import EventStore, Position, SourceError
+from shmstore.encoding.codec import encode_schema
 from shmstore.home.acks import checkpoints_in
 from shmstore.home.snapshots import Progress, TableProgress, Task
 from shmstore.producer import gtid
@@ -71,7 +72,7 @@ class Snapshot:
     def __init__(self, settings: Settings, store: EventStore, decoder: EventDecoder, log: logging.Logger, stop: Stop) -> None:
         self._settings, self._store, self._decoder, self._log = settings, store, decoder, log
         self._kept = KeptProgress(store)
-        self._intake = Intake(settings, self._kept, lambda: decoder.filter, log, stop)
+        self._intake = Intake(settings, self._kept, lambda: decoder.filter, decoder.merged.renaming, log, stop)
         self._connections = ReadConnections(settings, log, stop)
         self._placing = Placing(store, decoder)
         self._server: SourceServer | None = None
@@ -265,11 +266,14 @@ class Snapshot:
                 return chunk
         names = {(table.task.database, table.task.table) for table in self._tables}
         for task in self.progress.tasks:
-            if not task.open or (task.database, task.table) in names:
+            if not task.open or (task.database, task.table) in names or any(task is written for written, _ in self._written):
                 continue
             if any(table.keyless for table in self._tables):
                 return None
             self._busy = task
+            if task.target and not self._at_end():
+                self._wants_end = True  # where the table is gone, that its target has all rows may have to be put
+                return None
             shape = self._shape_of(session, task)
             if shape is None:
                 continue
@@ -301,8 +305,10 @@ class Snapshot:
             chunk.waits_for, chunk.waits_until = prepared(session), time.monotonic() + PATIENCE
             if not table.began:
                 # At low: the process that begins to keep the table's changes at this event has those that the first rows are put without.
+                first = not any(other.began for other in self._tables if self._are_one(other.task, task))
                 table.began = True
-                self._placing.put(chunk, self._kept.request_of(task), None, "first")
+                if first and not any(other.progress.chunks for other in self._others(task)):
+                    self._placing.put(chunk, self._kept.request_of(task), None, "first")
         if self._waits(chunk, session):
             return False
         high = begin(session, self._server, chunk.low, chunk.executed)
@@ -343,6 +349,8 @@ class Snapshot:
         """How the table is read now; None where there is nothing to read."""
         shape = shape_of(session, self._settings, self._decoder, self._kept.request_of(task), task)
         if not isinstance(shape, Shape):
+            if shape.state == "gone" and self._end_without(task):
+                return None
             self._settle(task, shape.state, shape.problem)
             return None
         if task.by and task.by != shape.by and task.progress.key:
@@ -350,6 +358,32 @@ class Snapshot:
             task.progress = TableProgress()
         task.by = shape.by
         return shape
+
+    # ------------------------------------------------------------ tables that are one to readers
+
+    @staticmethod
+    def _are_one(one: Task, other: Task) -> bool:
+        return bool(one.target) and (one.target, one.request) == (other.target, other.request)
+
+    def _others(self, task: Task) -> list[Task]:
+        """The other tables of the same request that readers know by the same name."""
+        return [other for other in self.progress.tasks if other is not task and self._are_one(other, task)]
+
+    def _is_last(self, task: Task) -> bool:
+        """Whether all other tables of that name are put. Where one failed, readers are not told that they have all rows."""
+        put = [other for other, progress in self._written if progress.state == "done"]
+        return all(other.progress.state in ("done", "gone") or any(other is one for one in put) for other in self._others(task))
+
+    def _end_without(self, task: Task) -> bool:
+        """The table of `task` is gone: where it was the last of its target's, put that all rows have come; return whether that was so."""
+        begun = any(other.progress.chunks for other in self._others(task)) or bool(task.progress.chunks)
+        database, _, table = task.target.partition(".")
+        schema = self._decoder.merged.schema_of((database, table))
+        if not begun or schema is None or not self._is_last(task):
+            return False
+        self._placing.put_end((database, table), encode_schema(schema), self._kept.request_of(task))
+        self._written.append((task, task.progress._replace(state="done")))
+        return True
 
     def _read_more(self, until: float) -> bool:
         """Take what the connections bring; True when a chunk is whole, or may be begun, and there is time left."""
@@ -430,7 +464,8 @@ class Snapshot:
             self._whole = WholeTable(chunk.rows, chunk.session, name, self._store.home.path, self._log)
             return
         ends = table.planned and len(table.chunks) == 1
-        count = self._placing.put_chunk(chunk, self._kept.request_of(task), "last" if ends else "")
+        part = "last" if ends and self._is_last(task) else ""
+        count = self._placing.put_chunk(chunk, self._kept.request_of(task), part)
         table.put(chunk)
         key = chunk.until or chunk.last or table.progress.key
         table.progress = TableProgress("done" if ends else "reading", key, table.progress.rows + count, table.progress.chunks + 1)
@@ -444,7 +479,8 @@ class Snapshot:
         task = chunk.table.task
 
         def put(rows: RowSource, last: bool) -> None:
-            count = self._placing.put(chunk, self._kept.request_of(task), rows, "last" if last else "")
+            part = "last" if last and self._is_last(task) else ""
+            count = self._placing.put(chunk, self._kept.request_of(task), rows, part)
             task.progress = task.progress._replace(state="reading", rows=task.progress.rows + count)
 
         done = whole.step(SLICE, put)

@@ -63,16 +63,17 @@ class ServerTables:
         """`settings`: those of the store's producer, of which connection and filters count. Nothing is connected to."""
         if settings.binlog:
             raise SourceError("local binlog files hold no tables: give the settings of a server")
-        self._settings = settings
+        self._settings, self._renaming = settings, settings.renaming()
 
     def __repr__(self) -> str:
         return f"ServerTables({self._settings.host}, store={self._settings.store!r})"
 
     def names(self) -> list[tuple[str, str]]:
-        """Return (database, table) of those that the filters let through. Raises `SourceError`."""
+        """Return (database, table) of those that the filters let through, and that readers know by this name. Raises `SourceError`."""
         session, _ = self._connected()
         try:
-            return list_tables(session, self._settings.table_filter().passes)
+            found = list_tables(session, self._settings.table_filter().passes)
+            return [name for name in found if self._renaming.target_of(*name) is None]
         finally:
             session.close()
 
@@ -82,6 +83,11 @@ class ServerTables:
         Raises `SourceError`; `StoreNotFound` where the store is missing.
         """
         database, _, table = name.partition(".")
+        if (target := self._renaming.target_of(database, table)) is not None:
+            raise SourceError(
+                f"--rename makes {'.'.join(target)} of table {name}: its rows are read by a snapshot, shmstore snapshot {self._settings.store} "
+                f"--tables {'.'.join(target)}"
+            )
         session, endpoint = self._connected()
         try:
             server = read_server(session)

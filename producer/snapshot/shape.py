@@ -27,6 +27,10 @@ class Shape(NamedTuple):
     key_indexes: tuple[int, ...]  # of these in the rows that are selected
     hashed: frozenset[int] = frozenset()  # those of these that column filters hash
     partial: str = ""  # what the events have a part of: rows, columns
+    seen_as: tuple[str, str] = ("", "")  # database and table, as readers know it
+    origin: str | None = (
+        None  # what its rows have in the column that says from which table a row is; None: there is no such column
+    )
 
     @property
     def present(self) -> list[int] | None:
@@ -56,7 +60,11 @@ def shape_of(
         return NotRead("gone", "there is no such table any more")
     table = defined_as(table, decoder.known(task.database, task.table))
     blob = encode_schema(table.schema)
-    plan = decoder.filter.plan(table.schema, blob)
+    merged = decoder.merged
+    try:
+        plan, seen_as = merged.plan(decoder.filter, table.schema, blob), merged.seen_as(task.database, task.table)
+    except UnsupportedEvent as error:
+        return NotRead("failed", str(error))
     key = table.key.columns if table.key else ()
     by = tuple([table.schema.columns[i].name for i in key])
     names = (table.schema if plan.blob is None else decode_schema(plan.blob)).names
@@ -74,4 +82,6 @@ def shape_of(
     selected = selection(table, *rows, shown=shown)
     hashed = frozenset(i for i, is_hashed in plan.change if is_hashed).intersection(key)
     places, partial = tuple([shown.index(i) for i in key]), part.partial(table.schema, shown, plan)
-    return Shape(selected, blob, plan, by, places, frozenset(shown.index(i) for i in hashed), partial)
+    at = frozenset(shown.index(i) for i in hashed)
+    origin = f"{task.database}.{task.table}" if merged.renaming.origin and task.target else None
+    return Shape(selected, blob, plan, by, places, at, partial, seen_as, origin)

@@ -27,7 +27,7 @@ from shmstore.units import moment
 
 NAME: Final = "origin"
 VERSION: Final = 1
-_OPTIONS: Final = (*FILTERS, "hash_key", "statements")
+_OPTIONS: Final = (*FILTERS, "hash_key", "statements", "rename", "rename_origin")
 
 
 class Origin(NamedTuple):

@@ -43,9 +43,11 @@ from shmstore.producer.connection.link import BinlogLink
 from shmstore.producer.connection.server import SourceServer, binlog_files, log_end
 from shmstore.producer.connection.session import FAR, ServerSession
 from shmstore.producer.errors import ChecksumMismatch, LinkLost, PrivilegeMissing
+from shmstore.producer.filters.renaming import Renaming
 from shmstore.producer.gtid import GtidSet, MariadbGtids
 from shmstore.producer.positions.gtid_position import gtid_at
 from shmstore.producer.positions.scan import OUTSIDE, dump
+from shmstore.producer.schema.shard_statement import retargeted
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.last_transaction import LastTransaction
 from shmstore.producer.start.origin import Origin, differs
@@ -55,6 +57,7 @@ from shmstore.sql.classify import classify
 from shmstore.sql.tokens import SqlMode
 from shmstore.units import moment
 
+NOT_RENAMED = Renaming()
 COMPARED = 4 << 20  # bytes of a transaction up to which its rows are compared
 _HEARTBEATS = (EventCode.HEARTBEAT, EventCode.HEARTBEAT_V2)
 _ROWS = ROWS_EVENTS | {EventCode.TABLE_MAP, EventCode.ROWS_QUERY, EventCode.ANNOTATE_ROWS}
@@ -293,16 +296,17 @@ def _compared(wanted: WantedTransaction, raws: Iterator[RawEvent], start: Positi
             break
     else:
         return "it has no such transaction"
-    if different := _different_end(end, raw, placed=placed):
+    renaming = wanted.settings.renaming()
+    if different := _different_end(end, raw, renaming, placed=placed):
         return different
     if mine is None or not whole or decoder.skipped:
         return ""
     flush = buffer.take()
     theirs = [] if flush is None else _decoded(flush)
-    return "" if _same_rows(mine, theirs) else "its rows are different"
+    return "" if _same_rows(mine, theirs, renaming) else "its rows are different"
 
 
-def _different_end(end: Event, raw: RawEvent, *, placed: bool) -> str:
+def _different_end(end: Event, raw: RawEvent, renaming: Renaming, *, placed: bool) -> str:
     """Compare the event that ends the transaction, on both sides."""
     of_payload = raw.code == EventCode.TRANSACTION_PAYLOAD
     if placed and (raw.end != end.position.offset & 0xFFFFFFFF or raw.length != end.length):
@@ -320,7 +324,12 @@ def _different_end(end: Event, raw: RawEvent, *, placed: bool) -> str:
         query = events.query(uncompress_query(raw.body) if raw.code == EventCode.QUERY_COMPRESSED else raw.body)
         theirs = classify(query.sql, query.database, query.mode)
         ours = classify(end.sql, end.props.get("default_database", ""), SqlMode.named(end.props.get("sql_mode", "")))
-        same = query.sql == end.sql if placed else (theirs.type, theirs.tables) == (ours.type, ours.tables)
+        if "renamed_from" in end.props:  # it may be in the store as a statement about the target
+            same = end.sql in (query.sql, retargeted(query.sql, query.mode, (end.database, end.props.get("table", ""))))
+        elif placed:
+            same = query.sql == end.sql
+        else:
+            same = (theirs.type, theirs.tables) == (ours.type, ours.tables)
         return "" if same else "another statement is there"
     if placed and "xid" in end.props and (raw.code != EventCode.XID or str(events.xid(raw.body)) != end.props["xid"]):
         return "the transaction there has another XID"
@@ -335,9 +344,10 @@ def _decoded(flush: Flush) -> list[Event]:
     return found
 
 
-def _same_rows(ours: list[Event], theirs: list[Event]) -> bool:
-    """Whether both are the same changes, in the columns that both have with the same type. A replica may group rows otherwise."""
-    for one, other in zip_longest(_rows_of(ours), _rows_of(theirs)):
+def _same_rows(ours: list[Event], theirs: list[Event], renaming: Renaming) -> bool:
+    """Whether both are the same changes, in the columns that both have with the same type: ours by the names that readers see, theirs by the
+    server's. A replica may group rows otherwise."""
+    for one, other in zip_longest(_rows_of(ours, NOT_RENAMED), _rows_of(theirs, renaming)):
         if one is None or other is None or one.what != other.what:
             return False
         for mine, yours in ((one.before, other.before), (one.after, other.after)):
@@ -354,11 +364,12 @@ class _Change(NamedTuple):
     after: dict[tuple[str, str], Any]
 
 
-def _rows_of(all_: list[Event]) -> Iterator[_Change]:
+def _rows_of(all_: list[Event], renaming: Renaming) -> Iterator[_Change]:
     for event in all_:
         if event.entry is EntryType.ROWS and event.table is not None:
             table = event.table
-            what = event.type, table.database.lower(), table.table.lower()
+            database, name = renaming.seen_as(table.database, table.table)
+            what = event.type, database.lower(), name.lower()
             names = [(column.name.lower(), column.type) for column in table.columns]
             for row in event.rows:
                 yield _Change(what, _values(names, row.before), _values(names, row.after))

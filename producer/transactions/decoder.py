@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from shmstore import EntryType, Position, SchemaUnknown, SlotFlag, TableSchema, UnsupportedEvent
+from shmstore.event import FILTERS_CHANGED
 from shmstore.producer.binlog import events
 from shmstore.producer.binlog.compression import cut_events, payload_pieces, uncompress_query
 from shmstore.producer.binlog.events import ARTIFICIAL_FLAG, HEADER_SIZE, IGNORABLE_FLAG, EventCode, RawEvent
@@ -26,6 +27,7 @@ from shmstore.producer.filters.row_runs import RowsRun, runs
 from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.gtid import ExecutedSet
 from shmstore.producer.schema.history import SchemaHistory
+from shmstore.producer.schema.merged import MergedTables
 from shmstore.producer.schema.present import PresentTables
 from shmstore.producer.stop import Stopped
 from shmstore.producer.transactions import statements
@@ -52,6 +54,7 @@ _HARMLESS = frozenset(
     }
 )
 _TEXTS = frozenset({EventCode.ROWS_QUERY, EventCode.ANNOTATE_ROWS})  # of statements whose rows follow
+RENAMED_FROM = "renamed_from"  # the property that names the shards which a DDL was about
 _FIXES: dict[int, str] = {
     EventCode.INCIDENT: "the server lost events itself; take a snapshot, then start after it",
     EventCode.START_ENCRYPTION: "the file is encrypted; read it through its server",
@@ -73,13 +76,15 @@ class EventDecoder:
         altered: Callable[[Statement, str], None] = lambda statement, database: None,
         followed: Callable[[Position, events.QueryEvent], None] = lambda position, query: None,
         drain: Callable[[], bool] | None = None,
+        merged: MergedTables | None = None,
     ) -> None:
         """`altered` sees each DDL, whatever the filter, `followed` each after the schema history has seen it; `drain` is called where more is
-        ready than one put should take, inside one event, and returns False when the producer is to stop.
+        ready than one put should take, inside one event, and returns False when the producer is to stop. `merged`: tables that have other names for readers.
         """
         compiled = not isinstance(buffer, TransactionBuffer)  # all of it, or nothing
         self.state = new_state(compiled_code=compiled)
         self.buffer, self.filter = buffer, table_filter
+        self.merged = merged or MergedTables()
         self.writer = EventWriter(buffer, self.state)
         self._schemas: Schemas | None = None
         self.rows_decoder = RowsDecoder(compiled=compiled)
@@ -384,7 +389,10 @@ class EventDecoder:
             if state.unfinished:
                 return  # the table is as it was; a second event says when it is not
             self._follow(query, statement)
-            if self._passes(statement, query):
+            passes = self._passes(statement, query)
+            if self.merged and statement.kind is Kind.DDL and "ddl" in self.filter.operations:
+                self._write_of_shards(raw, query, statement, {}, state.gtids, passes=passes)
+            elif passes:
                 self._write_statement(raw, EntryType.DDL, query, statement, {}, state.gtids)
                 self.writer.end(SlotFlag.DDL)
         finally:
@@ -397,7 +405,9 @@ class EventDecoder:
         self._follow(query, statement)
         if self._passes(statement, query):
             self.state.count(0)
-            if statement.kind is Kind.DDL:
+            if statement.kind is Kind.DDL and self.merged:
+                self._write_of_shards(raw, query, statement, {"in_transaction": "1"}, passes=True)
+            elif statement.kind is Kind.DDL:
                 self._write_statement(raw, EntryType.DDL, query, statement, {"in_transaction": "1"})
             else:
                 self._write_statement(raw, EntryType.ROWS, query, statement, {})
@@ -408,6 +418,7 @@ class EventDecoder:
         In this order: where what is refused is skipped, the table is another one all the same.
         """
         if statement.kind is Kind.DDL:
+            self.merged.forget_statement()
             self._altered(statement, query.database)
             if self._schemas is not None:
                 self._schemas.follow(self.position, query.database, query.sql, query.session)
@@ -435,10 +446,45 @@ class EventDecoder:
         more: dict[str, str],
         gtids: str = "",
     ) -> None:
+        if self.merged and statement.kind is Kind.DML:  # readers look for the names that they know
+            statement = statement._replace(tables=tuple([self.merged.seen_as(*name) for name in statement.tables]))
         type_, database, props = statements.described(statement, query, self._table_case)
         self.writer.write(
             raw, entry, type_, sql=query.sql, database=database, props=props | more, gtids=gtids, microsecond=query.microsecond
         )
+
+    def _write_of_shards(
+        self,
+        raw: RawEvent,
+        query: events.QueryEvent,
+        statement: Statement,
+        more: dict[str, str],
+        gtids: str = "",
+        *,
+        passes: bool,
+    ) -> None:
+        """Write what a DDL is to readers of targets: itself, the same about the target, or that rows have to be read again. `passes`: itself passes."""
+        effect, itself = self.merged.effect(statement, self.filter, query.sql, query.mode), passes
+        if effect is not None:
+            self.forget_tables()  # a target may be defined otherwise now
+            more = more | {RENAMED_FROM: ",".join(map(".".join, effect.shards))}
+            if effect.text is not None:
+                sql, target = effect.text
+                query, statement, passes = query._replace(sql=sql), statement._replace(tables=(target,)), True
+            else:
+                passes = passes and not effect.alone
+                if effect.reread:
+                    more |= {"tables_changed": ",".join(map(".".join, effect.reread))}
+        if passes:
+            self._write_statement(raw, EntryType.DDL, query, statement, more, gtids)
+        elif "tables_changed" in more:
+            props = {FILTERS_CHANGED: "rename", "statement": query.sql} | more
+            self.writer.write(raw, EntryType.HEARTBEAT, props=props, gtids=gtids, microsecond=query.microsecond)
+        else:
+            self.state.filtered_events += itself
+            return
+        if "in_transaction" not in more:
+            self.writer.end(SlotFlag.DDL if passes else SlotFlag.TRANSACTION_END)
 
     # ------------------------------------------------------------ rows
 
@@ -486,7 +532,7 @@ class EventDecoder:
         if run.type not in self.filter.row_types:
             return 0
         body, blob = run.body, table.schema_blob
-        plan = self.filter.plan(table.schema, blob)
+        plan = self.merged.plan(self.filter, table.schema, blob)
         if plan.blob is not None:
             body, blob = self.filter.apply(plan, body, len(table.schema.columns)), plan.blob
         self.state.count(run.count)
@@ -498,7 +544,7 @@ class EventDecoder:
             body=body,
             rows=run.count,
             row=run.first,
-            database=table.database,
+            database=self.merged.seen_as(table.database, table.table)[0],
             props=self.state.props,
         )
         if "rows_query_at" in self.state.props:  # its place comes with the first rows alone

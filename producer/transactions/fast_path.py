@@ -15,6 +15,7 @@ from shmstore.producer.binlog.rows import RowsDecoder
 from shmstore.producer.filters.condition_steps import steps_of
 from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.native_code import compiled
+from shmstore.producer.schema.merged import MergedTables
 from shmstore.producer.transactions.writer import EventWriter
 
 # What a row filter may make of an UPDATE.
@@ -26,6 +27,7 @@ class FastPathOwner(Protocol):
 
     writer: EventWriter
     filter: TableFilter
+    merged: MergedTables
     rows_decoder: RowsDecoder
 
     def feed_one(self, raw: RawEvent) -> None:
@@ -59,21 +61,22 @@ class FastPath:
 
     def _table(self, body: bytes) -> tuple[Any, ...] | None:
         """Of a table map just seen: (map, passes the filter, nothing of it filtered, columns, MessagePack of header's end and schema, row filter)."""
-        rows_decoder, table_filter = self._decoder.rows_decoder, self._decoder.filter
+        rows_decoder, table_filter, merged = self._decoder.rows_decoder, self._decoder.filter, self._decoder.merged
         table = rows_decoder.table_of(body)
         if not table_filter.passes(table.database, table.table):
             return table, False, False, 0, b"", b"", None
         condition = None
         try:
-            plain = table_filter.plan(table.schema, table.schema_blob).blob is None
+            plan = merged.plan(table_filter, table.schema, table.schema_blob)
+            plain = not plan.changes_rows
             if plain and (bound := table_filter.condition(table.schema, table.schema_blob)) is not None:
                 steps = steps_of(bound, table.schema) if table_filter.row_types == ROW_TYPES else None
                 plain = steps is not None  # else Python tries it
                 condition = None if steps is None else compiled.Condition(steps)
         except ShmStoreError:
             return None  # not decodable: Python says so when rows come
-        head = pack(table.database) + pack("") + pack({}) + pack(None)
-        return table, True, plain, len(table.layout.fields), head, pack(table.schema_blob), condition
+        head = pack(merged.seen_as(table.database, table.table)[0]) + pack("") + pack({}) + pack(None)
+        return table, True, plain, len(table.layout.fields), head, pack(plan.blob or table.schema_blob), condition
 
     def plan(self, table: Any, code: int, bits: bytes) -> tuple[Any, ...] | None:
         """Return (event type, programs and columns present of the images) for rows events; None where Python decodes them."""

@@ -23,7 +23,7 @@ class ChangedRows:
     def __init__(self, view: StoreView, source: SourceRows) -> None:
         schema = source.schema
         self._view, self._name = view, (schema.database, schema.table)
-        self._window = Window(schema.database, schema.table, tuple([column.name for column in source.key_columns]))
+        self._window = Window((schema.database, schema.table), tuple([column.name for column in source.key_columns]))
         self._next = 0
 
     def begin(self, first: int | None) -> int:

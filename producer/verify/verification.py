@@ -85,7 +85,7 @@ class Verification:
             self._view.close()
             raise
         self._server: SourceServer = read_server(self._session)
-        self._filters = settings.table_filter()
+        self._filters, self._renaming = settings.table_filter(), settings.renaming()
 
     def _connected(self) -> ServerSession:
         session = connect(self._settings, self._settings.endpoints()[0], self._stop)
@@ -114,8 +114,8 @@ class Verification:
             raise ValueError(f"store {stat.name!r} has no subscription {self._subscription!r} that feeds the copies: {there}")
 
     def tables(self) -> list[tuple[str, str]]:
-        """Return (database, table) of the tables whose rows the producer puts."""
-        return list_tables(self._session, self._filters.passes)
+        """Return (database, table) of the tables whose rows the producer puts, by the names that readers see."""
+        return list(dict.fromkeys([self._renaming.seen_as(*name) for name in list_tables(self._session, self._filters.passes)]))
 
     # ---------------------------------------------------------------- one table
 
@@ -123,6 +123,8 @@ class Verification:
         """Compare one table with its copy. Raises `SourceError`, `StoreError`; `Stopped` when asked to stop."""
         began = time.monotonic()
         nothing = TableSchema(database, table, ())
+        if problem := self._of_several(database, table):
+            return TableResult(nothing, problem=problem)
         for _ in range(ATTEMPTS):
             source = self._source(database, table)
             if source is None:
@@ -146,6 +148,21 @@ class Verification:
                 if now.table.schema == source.table.schema:
                     raise
         return TableResult(nothing, problem=f"a DDL or an XA transaction changed it {ATTEMPTS} times while it was compared")
+
+    def _of_several(self, database: str, table: str) -> str:
+        """Why a table is not compared that has its name, or its rows, by `--rename`; empty for any other."""
+        if not self._renaming:
+            return ""
+        name = (database, table)
+        if (target := self._renaming.target_of(*name)) not in (None, name):
+            return f"--rename makes {'.'.join(target or ())} of it, and readers know that alone"
+        shards = [one for one in list_tables(self._session, self._filters.passes) if self._renaming.target_of(*one) == name]
+        if not shards:
+            return ""
+        return (
+            f"--rename makes it of {len(shards)} tables, and verify compares one with one: compare the copy with SELECT ... UNION ALL over "
+            f"{', '.join(['.'.join(one) for one in shards[:3]])}{' and the others' * (len(shards) > 3)}"
+        )
 
     def _source(self, database: str, table: str) -> SourceRows | None:
         found = read_table(self._session, database, table, history=self._settings.schema_history)

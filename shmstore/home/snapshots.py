@@ -14,9 +14,10 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from shmstore.clock import calendar_ms
@@ -59,6 +60,7 @@ class TableProgress(NamedTuple):
 
 
 _NOTHING_READ = TableProgress()
+NO_TARGETS: Final[Mapping[tuple[str, str], str]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -75,6 +77,7 @@ class Task:
     problem: str = ""
     began_ms: int = 0
     ended_ms: int = 0
+    target: str = ""  # ``DATABASE.TABLE`` that readers see, where that is another
 
     @property
     def open(self) -> bool:
@@ -140,9 +143,11 @@ class Progress:
         """Whether any table or request could not be served."""
         return any(task.progress.state == "failed" for task in self.tasks) or any(request.problem for request in self.requests)
 
-    def take(self, request: SnapshotRequest, tables: Iterable[tuple[str, str]]) -> None:
+    def take(
+        self, request: SnapshotRequest, tables: Iterable[tuple[str, str]], targets: Mapping[tuple[str, str], str] = NO_TARGETS
+    ) -> None:
         """Add a request for `tables`, but for those that already wait and will give its readers the same. When nothing else is open, the
-        requests before it are forgotten.
+        requests before it are forgotten. `targets`: the names that readers see, where they are others; such a target is read whole.
         """
         if not self.open:
             self.requests, self.tasks, self.marks = [], [], []
@@ -151,7 +156,13 @@ class Progress:
         waiting = {
             (task.database, task.table) for task in self.tasks if task.progress.state == "waiting" and task.request in alike
         }
-        added = [Task(request.id, database, table) for database, table in tables if (database, table) not in waiting]
+        wanted = list(tables)
+        unread = {targets[name] for name in wanted if name in targets and name not in waiting}
+        added = [
+            Task(request.id, *name, target=targets.get(name, ""))
+            for name in wanted
+            if name not in waiting or targets.get(name) in unread
+        ]
         self.requests.append(request)
         self.tasks += added
 
@@ -340,4 +351,5 @@ def _task(value: dict[str, Any]) -> Task:
         str(value["problem"]),
         int(value["began_ms"]),
         int(value["ended_ms"]),
+        str(value.get("target", "")),  # not there before tables could have another name
     )
