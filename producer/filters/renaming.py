@@ -17,7 +17,7 @@ from shmstore.errors import UnsupportedEvent
 from shmstore.patterns.linear_regex import Name, PatternRefused, compile_pattern
 from shmstore.producer.errors import PatternError
 
-__all__ = ["Renaming", "RenameRule", "TableName"]
+__all__ = ["RenameRule", "Renaming", "TableName"]
 
 TableName = tuple[str, str]  # database, table
 
