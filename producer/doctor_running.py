@@ -26,7 +26,7 @@ SOON_MS = 24 * 3600 * 1000
 def check_running(settings: Settings) -> list[Finding]:
     """Return the findings for the producer of `settings.store`. Raises `StoreNotFound`, and `SourceError` when the server cannot be asked."""
     with StoreView.attach(settings.store, path=settings.store_path or None, state=settings.state or None) as store:
-        stat, source = store.stat(), settings.name if _is_of_group(store) else ""
+        stat, source = store.stat(), settings.name if store.of_group else ""
         findings = [_producer(stat.producer_alive, stat.producer_pid, settings.store)]
         now, stream = calendar_ms(), stat.stream
         if stream.paused_ms:
@@ -57,11 +57,6 @@ def check_running(settings: Settings) -> list[Finding]:
             fix = "take a snapshot of the tables that the producer's log names, and see why with on_error = stop"
             findings.append(Finding("skipped events", "warn", str(stream.skipped), "0", fix))
     return findings
-
-
-def _is_of_group(store: StoreView) -> bool:
-    place = store.last_ack_point()
-    return place is not None and place.of_group
 
 
 def _producer(alive: bool, pid: int, store: str) -> Finding:

@@ -52,8 +52,7 @@ def check_store(selection: CopiedTables) -> None:
     if "://" in selection.store:
         raise ValueError(_ELSEWHERE.format(selection.store))
     with StoreView.attach(selection.store, path=selection.path) as store:
-        place = store.last_ack_point()
-        if place is not None and place.of_group:
+        if store.of_group:
             raise ValueError(_SEVERAL.format(selection.store))
 
 

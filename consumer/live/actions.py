@@ -126,6 +126,11 @@ def pause(named: Named, subscription: str | None = None, *, wait: float = 0.0) -
         return f"the producer is paused{place}: the source has to keep its binlog from there on until it is resumed"
 
 
+def is_paused(named: Named, subscription: str | None = None) -> bool:
+    """Return whether the producer, or `subscription`, is paused, or will be when it comes. Raises `StoreError` where that cannot be seen."""
+    return pauses.kept(Home.of(named.store, named.state), subscription) is not None
+
+
 def _holds(store: EventStore, subscription: str) -> str:
     """What a subscription that is paused holds up, as the end of a sentence."""
     stat = store.stat()
@@ -159,6 +164,5 @@ def _awaited(store: EventStore, wait: float, *, paused: bool) -> bool:
 
 def check_single_source(store: StoreView) -> None:
     """Raise `ValueError` where a store has several sources, of which no snapshot can be asked."""
-    place = store.last_ack_point()
-    if place is not None and place.of_group:
+    if store.of_group:
         raise ValueError(f"store {store.name!r} has several sources: a snapshot needs a store with a single source")

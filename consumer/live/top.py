@@ -22,7 +22,7 @@ from textual.widgets import DataTable, Footer, Input, Label, Log, Static
 from shmstore import PositionNotFound, ShmStoreError, StoreView
 from shmstore.consumer.live import actions, drawing
 from shmstore.consumer.live.events import Feed, Filter
-from shmstore.consumer.live.figures import Host, Remembered, ShownStore, ShownTable
+from shmstore.consumer.live.figures import Host, Remembered, ShownReader, ShownStore, ShownTable
 from shmstore.consumer.live.observer import Observer
 
 LOOK: Final = 0.25  # seconds between two looks at what was observed
@@ -100,6 +100,8 @@ class Top(App[None]):
         ("p", "pause", "Pause"),
         ("x", "snapshot", "Snapshot"),
         ("u", "unsubscribe", "Unsubscribe"),
+        ("P", "pause_producer", "Pause producer"),
+        ("R", "pause_reader", "Pause reader"),
         ("q", "quit", "Quit"),
     ]
 
@@ -320,25 +322,65 @@ class Top(App[None]):
 
         self.push_screen(Ask(f"Snapshot of which tables of {store.name}? (DATABASE.TABLE; Esc: none)"), asked)
 
-    def action_unsubscribe(self) -> None:
-        """Forget the subscription that the cursor is on."""
+    def action_pause_producer(self) -> None:
+        """Let the producer read nothing, or read again."""
+        if (store := self.store) is None:
+            self._warn("there is no store in memory whose producer could be paused")
+            return
+        self._pause(
+            store.name, None, "the producer", "It reads nothing until it is resumed, and the source has to keep its binlog."
+        )
+
+    def action_pause_reader(self) -> None:
+        """Let the reader that the cursor is on be given nothing, or be given events again."""
+        if (found := self._reader("pause")) is not None:
+            store, reader = found
+            then = "It is given nothing until it is resumed, and all is kept for it."
+            self._pause(store.name, reader.name, f"subscription {reader.name}", then)
+
+    def _pause(self, store: str, subscription: str | None, what: str, then: str) -> None:
+        """Ask to pause, or to resume what is paused."""
+        named = self._named(store)
+        try:
+            paused = actions.is_paused(named, subscription)
+        except (ShmStoreError, ValueError) as error:
+            self._warn(str(error))
+            return
+        if paused:
+            self._if_sure(f"Resume {what} of {store}?", lambda: actions.resume(named, subscription))
+        else:
+            self._if_sure(f"Pause {what} of {store}? {then}", lambda: actions.pause(named, subscription))
+
+    def _reader(self, wish: str) -> tuple[ShownStore, ShownReader] | None:
+        """The store that is shown, and the reader that the cursor is on; None, and a warning, where there is none."""
         store = self.store
         chosen = _chosen(self._readers)
         reader = next((each for each in store.readers if each.name == chosen), None) if store is not None else None
         if store is None or reader is None:
-            self._warn("there is no reader to forget of a store in memory")
+            self._warn(f"there is no reader to {wish} of a store in memory")
+            return None
+        return store, reader
+
+    def action_unsubscribe(self) -> None:
+        """Forget the subscription that the cursor is on."""
+        if (found := self._reader("forget")) is None:
             return
+        store, reader = found
+
+        def forget() -> str:
+            actions.unsubscribe(self._named(store.name), reader.name)
+            return f"{reader.name} is forgotten"
+
+        waits = f"{reader.lag_events:,} events wait for it. It cannot continue then."
+        self._if_sure(f"Forget subscription {reader.name} of {store.name}? {waits}", forget)
+
+    def _if_sure(self, question: str, act: Callable[[], str]) -> None:
+        """Ask, and do it where the answer is y."""
 
         def asked(sure: bool | None) -> None:
             if sure:
+                self._do(act)
 
-                def forget() -> str:
-                    actions.unsubscribe(self._named(store.name), reader.name)
-                    return f"{reader.name} is forgotten"
-
-                self._do(forget)
-
-        question = f"Forget subscription {reader.name} of {store.name}? {reader.lag_events:,} events wait for it. It cannot continue then."
         self.push_screen(Sure(question), asked)
 
     def _do(self, act: Callable[[], str]) -> None:

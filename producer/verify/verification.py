@@ -105,8 +105,7 @@ class Verification:
 
     def _check_store(self) -> None:
         stat = self._view.stat()
-        position = stat.put_position
-        if position is not None and position.of_group:
+        if self._view.of_group:
             raise ValueError(f"store {stat.name!r} has several sources: verify compares with one server")
         names = [each.name for each in stat.subscriptions]
         if self._subscription is not None and self._subscription not in names:

@@ -282,6 +282,12 @@ class StoreView:
         """Position of the newest transaction end or DDL put, acked or not: where a restarted producer continues."""
         return lookup.last_ack_point(self.segment)
 
+    @property
+    def of_group(self) -> bool:
+        """Whether the store has several sources, as the newest transaction end that was put says."""
+        place = self.last_ack_point()
+        return place is not None and place.of_group
+
     def stat(self) -> StoreStat:
         """Describe the store at this moment."""
         return describe(self.segment, self.subscriptions(), lookup.last_ack_point_if_readable(self.segment))

@@ -26,7 +26,8 @@ def add(commands: Commands) -> None:
         "show stores live on the terminal: what flows, how fast, who is behind, and the events",
         "  shmstore top",
         "Keys: n the next store, s sort the tables by another figure, f filter tables and events, p pause the events, x ask for a snapshot, "
-        "u forget the reader that the cursor is on (it asks first), q quit. It needs the right to read the stores, and for x and u to write. "
+        "u forget the reader that the cursor is on, P pause or resume the producer, R that reader (these three ask first), q quit. It needs the right to "
+        "read the stores, and for x, u, P and R to write. "
         "In the ring ► is put, | the end of the log, a and A where the first reader has acked and got, b and B the second. Needs the extra `top`.",
         store=False,
     )

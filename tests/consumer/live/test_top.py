@@ -24,6 +24,7 @@ from shmstore.cli.main import main
 from shmstore.consumer.live import drawing
 from shmstore.consumer.live.observer import Observer
 from shmstore.consumer.live.top import ORDERS, Top, event_line
+from shmstore.home import audit, pauses
 from shmstore.home.home import Home
 from shmstore.home.snapshots import ProgressFile
 from tests.consumer.live.test_model import reader, seen, stat
@@ -182,6 +183,27 @@ def test_what_can_be_done(store_name: str, tmp_path: Path, log: bool) -> None:
                 assert {each.name for each in store.subscriptions()} == {"a", "busy"}
 
             drive([store_name], steps, folder=tmp_path)
+
+
+def test_pause_and_resume(store: EventStore) -> None:
+    """P pauses the producer and R the reader under the cursor, and resumes it, if y is the answer; each with a line in the audit log."""
+    store.subscribe("a").close()
+
+    async def steps(pilot: Pilot[Any], app: Top) -> None:
+        await until(pilot, lambda: len(cells(app, "#readers")) == 1)
+        for key, of in (("P", None), ("R", "a")):
+            await pilot.press(key, "n")
+            assert pauses.kept(store.home, of) is None
+            await pilot.press(key, "y")
+            assert pauses.kept(store.home, of) is not None
+        await pilot.press("R")
+        assert "Resume subscription a of" in str(app.screen.query("Label").first().render())  # type: ignore[attr-defined]
+        await pilot.press("y")
+        assert pauses.kept(store.home, "a") is None
+        done = [(line.action, line.what, line.outcome) for line in audit.lines(store.home)]
+        assert done == [("pause", "producer", "done"), ("pause", "a", "done"), ("resume", "a", "done")]
+
+    drive([store.name], steps)
 
 
 def test_several_stores(store: EventStore) -> None:
