@@ -82,9 +82,11 @@ class Broker:
             )
         until = time.monotonic() + START_SECONDS
         while not self._answers():
-            if self.process.poll() is not None or time.monotonic() > until:
+            ended = self.process.poll()
+            if ended is not None or time.monotonic() > until:
                 self.stop()
-                raise ServerUnavailable(f"Kafka does not start here: {log.read_text()[-1000:]}")
+                why = f"no answer in {START_SECONDS:.0f} s" if ended is None else f"it ended with {ended}"
+                raise ServerUnavailable(f"Kafka does not start here, {why}: {log.read_text()[-1000:]}")
             time.sleep(0.05)
 
     def _answers(self) -> bool:
