@@ -226,14 +226,14 @@ class Kafka:
                     stable,
                     self._progress,
                 )
-            seen = stable
+            pause, seen = (_SLICE if seen == stable else 0.2), stable
             if time.monotonic() >= until or self._stopped():
                 raise QueueUnreachable(
                     f"Kafka's topic {self._progress} cannot be read: the transaction of {owner!r} at offset {stable} is open, and hides the mark of "
                     f"{self._reader!r}. Start that sender again, which ends it, or end it with kafka-transactions.sh abort --topic {self._progress} "
                     f"--partition 0 --start-offset {stable}"
                 )
-            time.sleep(0.2)
+            time.sleep(pause)
 
     # ---------------------------------------------------------------- transactions that hang
 

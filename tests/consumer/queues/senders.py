@@ -32,10 +32,14 @@ def sending(store: str, kind: str, address: str, *words: str, **more: str) -> It
             process.kill()
 
 
-def send(store: str, kind: str, address: str, *words: str, code: int = 0, **more: str) -> str:
+def send(store: str, kind: str, address: str, *words: str, code: int = 0, seconds: float = 120, **more: str) -> str:
     """Send all that is there; return the last line that was said."""
     with sending(store, kind, address, "--once", *words, **more) as process:
-        _, said = process.communicate(timeout=120)
+        try:
+            _, said = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise AssertionError(f"it does not end: {process.communicate()[1][-3000:]}") from None
     assert process.returncode == code, said
     assert "Traceback" not in said
     return said.splitlines()[-1]
@@ -74,7 +78,7 @@ def kill_senders(
     finally:
         over.set()
         loader.join()
-    send(store.name, kind, address, *words)
+    send(store.name, kind, address, *words, seconds=900)  # those that were killed may have left most of it
     return put[0]
 
 
