@@ -90,8 +90,9 @@ class SubscriptionOwner:
 
         Raises `SubscriptionInUse`, `PositionNotFound`.
         """
+        store = self.store  # first: where it was lost, its subscription went with it
         if self._subscription is None:
-            *names, last = self._names(start)
+            *names, last = self._names(store, start)
             seconds = _HANDOVER
             for name in names:
                 with suppress(SubscriptionInUse):
@@ -103,7 +104,7 @@ class SubscriptionOwner:
             self._close_when_terminated()
         return self._subscription
 
-    def _names(self, start: Offset | None) -> list[str]:
+    def _names(self, store: EventStore, start: Offset | None) -> list[str]:
         """The names of subscriptions that may be this reader's, the likeliest first. One that was given is the only one.
 
         Of a query that reads a table twice each source has one, the second with a number. Spark does not say which source a reader is of. So it is the
@@ -113,11 +114,11 @@ class SubscriptionOwner:
         first = self._options.subscription
         if self._options.subscription_given:
             return [first]
-        there = {each.name: each for each in self.store.subscriptions()}
+        there = {each.name: each for each in store.subscriptions()}
         numbered = takewhile(there.__contains__, (f"{first}.{number}" for number in count(2)))
         names = [first, *numbered]
         new = f"{first}.{len(names) + 1}"
-        if start is not None and start.epoch == self.store.epoch:
+        if start is not None and start.epoch == store.epoch:
             acked = {name: there[name].ack.sequence if name in there else start.seq for name in names}
             taken = {name for name in names if name in there and there[name].alive}
             names.sort(key=lambda name: (acked[name] > start.seq, abs(acked[name] - start.seq), name in taken))

@@ -7,12 +7,13 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from shmstore.consumer.spark import replicate, session_settings
+from shmstore.consumer.spark import apply_changes, changes, replicate, session_settings
 from shmstore.producer import ServerTables, Settings
 
 
 def main() -> None:
-    """Arguments: master, store, tables, and as JSON the session's settings, and of each target what `replicate` is given; the port of the store's server,
+    """Arguments: master, store, tables, and as JSON the session's settings, and of each target what `replicate` is given, or where that names a `table`
+    what `changes` and `apply_changes` are; the port of the store's server,
     where executors read the rows that are there.
     """
     master, store, tables, settings, targets, *port = sys.argv[1:]
@@ -23,7 +24,13 @@ def main() -> None:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     for name, given in json.loads(targets).items():
-        replicate(spark, store=store, tables=tables, subscription=name, options={"transportHost": "127.0.0.1"}, **more, **given)
+        if table := given.pop("table", ""):
+            asked = {"startingOffsets": "earliest", "schemaChanges": "follow", "tableTimeout": 300, "transportHost": "127.0.0.1"}
+            apply_changes(changes(spark, store, table, subscription=name, **asked), **given)
+        else:
+            replicate(
+                spark, store=store, tables=tables, subscription=name, options={"transportHost": "127.0.0.1"}, **more, **given
+            )
     spark.streams.awaitAnyTermination()
 
 

@@ -1,5 +1,7 @@
 """Copies in every kind of target, kept by one driver that is killed again and again, or whose executors are: in the end each equals SELECT.
 
+One of them is a stream of one's own, some columns of a table, kept by `apply_changes`. `SHMSTORE_TEST_TARGETS` names those to run (default: all).
+
 `SHMSTORE_TEST_KILLS` is how often the driver is killed (default 5), its Python and its JVM by turns; an executor two times for five of these.
 """
 
@@ -33,19 +35,21 @@ pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.long, pytest.ma
 DRIVER_KILLS = int(os.environ.get("SHMSTORE_TEST_KILLS", "5"))
 KILLS = {"driver": DRIVER_KILLS, "executor": DRIVER_KILLS * 2 // 5}
 PATIENCE = 180.0  # seconds without any change of a copy
+APPLIED = ["id", "customer", "amount", "placed", "note", "kind", "flags", "body", "raw", "day", "rate", "big", "bits"]
 
 
 class Targets:
     """Delta, Parquet and PostgreSQL, and where the Spark has what it needs Iceberg, and both merged by executors, all in one folder."""
 
-    def __init__(self, folder: Path, postgres: Postgres, iceberg: bool) -> None:
-        self.folder, self.postgres = folder, postgres
-        self.names = ["delta", "parquet", "postgresql", *["iceberg", "delta-executors", "iceberg-executors"] * iceberg]
+    def __init__(self, folder: Path, postgres: Postgres, iceberg: bool, database: str) -> None:
+        self.folder, self.postgres, self.database = folder, postgres, database
+        names = ["delta", "parquet", "postgresql", "applied", *["iceberg", "delta-executors", "iceberg-executors"] * iceberg]
+        self.names = [name for name in names if name in os.environ.get("SHMSTORE_TEST_TARGETS", ",".join(names)).split(",")]
 
     @property
     def settings(self) -> dict[str, str]:
         """What the session needs for them."""
-        there = "iceberg" in self.names
+        there = any("iceberg" in name or "executors" in name for name in self.names)
         found = [jars("spark-kills-iceberg", RUNTIME), jars("delta-spark-4.0-4.4.0-alone", *DELTA)] if there else []
         return {
             "spark.jars": ",".join(str(jar) for folder in found for jar in sorted(folder.glob("*.jar"))),
@@ -63,6 +67,12 @@ class Targets:
         found: dict[str, dict[str, Any]] = {
             "delta": {"target": f"{self.folder}/delta/{{database}}/{{table}}"},
             "parquet": {"format": "parquet", "target": f"{self.folder}/parquet/{{database}}/{{table}}"},
+            "applied": {
+                "target": f"{self.folder}/applied/orders",
+                "table": f"{self.database}.orders",
+                "keys": "id",
+                "columns": APPLIED,
+            },
             "postgresql": {"target": f"{self.postgres.url}#lake.{{table}}", "password": self.postgres.password},
             "iceberg": {"format": "iceberg", "target": "lake.{database}.{table}"},
             "delta-executors": {"target": f"{self.folder}/delta-executors/{{database}}/{{table}}", "merge": "executors"},
@@ -72,6 +82,9 @@ class Targets:
 
     def read(self, name: str, database: str, table: str, types: dict[str, str]) -> tuple[set[str], list[tuple[str, ...]]]:
         """A copy's columns and rows. Raises whatever it does where it is not there."""
+        if name == "applied":
+            held = DeltaTable(self.folder / name / table).to_pyarrow_table().select(sorted(APPLIED))
+            return set(APPLIED), texts(held.column_names, types, zip(*[one.to_pylist() for one in held.columns], strict=True))
         if name == "postgresql":
             about = f"SELECT column_name FROM information_schema.columns WHERE table_schema = 'lake' AND table_name = '{table}'"
             names = sorted(str(row[0]) for row in self.postgres.query(about))
@@ -100,7 +113,7 @@ def replicating(
 ) -> Iterator[tuple[Chain, Targets]]:
     """A producer and a driver with a query into each target."""
     with start_postgres() as postgres:
-        targets = Targets(folder / "copies", postgres, iceberg=version == OLDEST)
+        targets = Targets(folder / "copies", postgres, version == OLDEST, database)
         python = environment(version, folder / "python") if version else sys.executable
         program = [python, str(Path(__file__).with_name("kill_driver.py")), master, store, f"{database}.*"]
         chain = Chain(server, database, store, folder, [*program, json.dumps(targets.settings), json.dumps(targets.given())])
@@ -147,24 +160,29 @@ def _compare(server: Server, database: str, chain: Chain, targets: Targets) -> N
     with server.connect(database=database) as connection:
         types = {table: types_of(connection, database, table) for table in TABLES}
         wanted = {table: selected(connection, database, table) for table in TABLES}
+    columns, rows = sorted(types["orders"]), wanted["orders"][1]
+    some = [columns.index(name) for name in sorted(APPLIED)]
+    applied = (set(APPLIED), sorted(tuple(row[at] for at in some) for row in rows))
+    aims = {(name, table): wanted[table] for name in targets.names if name != "applied" for table in TABLES}
+    aims |= {(name, "orders"): applied for name in targets.names if name == "applied"}
     found: dict[tuple[str, str], Any] = {}
     until = time.monotonic() + PATIENCE
-    while any(found.get((name, table)) != wanted[table] for name in targets.names for table in TABLES):
+    while any(found.get(place) != aim for place, aim in aims.items()):
         chain.supervise()
         before = dict(found)
-        for name in targets.names:
-            for table in TABLES:
-                try:
-                    found[name, table] = targets.read(name, database, table, types[table])
-                except Exception as error:  # of as many kinds as there are targets: it is not there yet, or is being replaced
-                    found[name, table] = (str(error), [])
+        for name, table in aims:
+            try:
+                found[name, table] = targets.read(name, database, table, types[table])
+            except Exception as error:  # of as many kinds as there are targets: it is not there yet, or is being replaced
+                found[name, table] = (str(error), [])
         if found != before:
             until = time.monotonic() + PATIENCE  # a busy machine takes its time
         if time.monotonic() > until:
             break
         time.sleep(0.5)
-    for (name, table), (columns, rows) in found.items():
-        missing, extra = sorted(set(wanted[table][1]) - set(rows)), sorted(set(rows) - set(wanted[table][1]))
-        said = f"{name}, {table}: missing {len(missing)}, as {missing[:1]}; too many {len(extra)}, as {extra[:1]}"
-        assert (columns, rows) == wanted[table], f"{said}; columns {columns}\n{chain.log()}"
+    for place, aim in aims.items():
+        (columns, rows), name = found[place], ", ".join(place)
+        missing, extra = sorted(set(aim[1]) - set(rows)), sorted(set(rows) - set(aim[1]))
+        said = f"{name}: missing {len(missing)}, as {missing[:1]}; too many {len(extra)}, as {extra[:1]}"
+        assert (columns, rows) == aim, f"{said}; columns {columns}\n{chain.log()}"
     assert wanted["orders"][1]
