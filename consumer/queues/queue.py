@@ -78,7 +78,7 @@ class Mark:
 class Queue(Protocol):
     """Where messages go. One thread uses it; after an error it is opened again, or closed.
 
-    The contract, which ``tests/consumer/queues/contract.py`` holds for each: messages of one partition stay in the order in which they were sent.
+    The contract, which ``tests/consumer/queues/test_contract.py`` checks for each: messages of one partition stay in the order in which they were sent.
     All messages of a `send` and its mark come in, or none of them for readers that wait for transactions. A queue without transactions has no
     mark: there a batch may come twice, never half without coming again.
     """
