@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from shmstore import Column
 from shmstore.errors import did_you_mean
 from shmstore.patterns.table_patterns import Patterns
 from shmstore.producer.errors import PatternError
@@ -29,7 +30,10 @@ def unused_patterns(tables: ShownTables, settings: Any) -> Iterator[str]:
     renaming = Renaming(settings.rename)
     if not (any(given.values()) or renaming) or (there := tables.names()) is None:
         return
-    yield from _of_renaming(renaming, there)
+    if renaming:
+        passes = settings.table_filter().passes
+        yield from _of_shards(renaming, [name for name in there if passes(*name)], tables)
+        yield from _of_renaming(renaming, there)
     names = [f"{database}.{table}" for database, table in there]
     columns: list[str] = []
     if any(given[option] for option in OF_COLUMNS):
@@ -42,6 +46,24 @@ def unused_patterns(tables: ShownTables, settings: Any) -> Iterator[str]:
                 yield f"{option}: {pattern!r} names no {what} that the server shows{_likely(pattern, known)}"
 
 
+def _of_shards(renaming: Renaming, tables: Sequence[TableName], shown: ShownTables) -> Iterator[str]:
+    """What the producer would refuse of `tables`, which are read."""
+    first: dict[TableName, TableName] = {}  # the first table of each target
+    columns: dict[str, Mapping[str, Sequence[Column]]] = {}
+    for name in tables:
+        target = renaming.target_of(*name)
+        if target is None:
+            continue
+        if target in tables and renaming.target_of(*target) is None and target not in first:
+            yield f"rename: {'.'.join(target)} is a table of the server, too: the producer refuses to begin"
+        other = first.setdefault(target, name)
+        if name[0] not in columns:
+            columns[name[0]] = shown.columns(name[0])
+        ours, theirs = (list(map(_plain, columns[database].get(table, ()))) for database, table in (name, other))
+        if ours != theirs:
+            yield f"rename: tables {'.'.join(other)} and {'.'.join(name)} differ, and {'.'.join(target)} is made of both"
+
+
 def _of_renaming(renaming: Renaming, tables: Sequence[TableName]) -> Iterator[str]:
     for text in renaming.unused(tables):
         yield f"rename: {text!r} is for no table that the server shows"
@@ -50,6 +72,10 @@ def _of_renaming(renaming: Renaming, tables: Sequence[TableName]) -> Iterator[st
         yield f"rename: table {'.'.join(table)} matches {first.text!r} and {other.text!r}; the first one holds"
     if len(doubly) > SHOWN:
         yield f"rename: so do {len(doubly) - SHOWN} more tables"
+
+
+def _plain(column: Column) -> Column:
+    return column._replace(definition="")
 
 
 def _names_one(pattern: str, names: Sequence[str]) -> bool:

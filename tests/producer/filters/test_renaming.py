@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from shmstore import Column, UnsupportedEvent, producer
@@ -81,7 +83,18 @@ class Shown:
         return list(self._tables)
 
     def columns(self, database: str) -> dict[str, list[Column]]:
-        return {}
+        return {"old": [Column("id", "int")]} if database == "shop_9" else {}
+
+
+def test_shards_that_differ_and_targets_that_are_tables_are_reported() -> None:
+    settings = producer.Settings(store="s", rename=(r"shop_\d\..* -> shop.old",))
+    found = list(unused_patterns(Shown(("shop", "old"), ("shop_1", "t"), ("shop_9", "old")), settings))
+    assert found == [
+        "rename: shop.old is a table of the server, too: the producer refuses to begin",
+        "rename: tables shop_1.t and shop_9.old differ, and shop.old is made of both",
+    ]
+    excluded = dataclasses.replace(settings, exclude=("shop_9.*", "shop.old"))
+    assert list(unused_patterns(Shown(("shop", "old"), ("shop_1", "t"), ("shop_9", "old")), excluded)) == []
 
 
 def test_rules_that_match_nothing_or_twice_are_reported() -> None:
