@@ -124,7 +124,8 @@ PUBLIC = {
     "shmstore.home.pauses": "Pause",
     "shmstore.home.lines": "LinesFile",
     "shmstore.home.reader_state": (
-        "CopiesBatch batches_path copies_aside filters_kept keep_aside keep_batch keep_filter keep_planned kept_batch opened planned_end"
+        "CopiesAside CopiesBatch batches_path copies_aside filters_kept keep_aside keep_batch keep_filter keep_planned kept_aside kept_batch "
+        "opened planned_end"
     ),
     "shmstore.home.snapshots": (
         "ENTERED Progress ProgressFile REPLACING SnapshotRequest TableProgress Task cancel_snapshot new_id "
@@ -167,6 +168,7 @@ OWNERS = {
     "pyarrow": ("shmstore/encoding/", "consumer/spark/", "consumer/remote/", "consumer/flight/", "consumer/copies/"),
     "deltalake": ("consumer/copies/targets/delta.py", "consumer/copies/reading/arrow_copies.py"),
     "duckdb": ("consumer/copies/targets/duckdb.py", "consumer/copies/reading/duckdb_file.py"),
+    "duckdb_extension_ducklake": ("consumer/copies/reading/duckdb_file.py",),
     "psycopg": ("consumer/copies/",),
     "pyiceberg": ("consumer/copies/reading/arrow_copies.py",),
     "google": ("consumer/wire/protocol/",),

@@ -4,7 +4,8 @@ Most events are rows: which table's they are, and how many, is known of all of t
 each key (`changed_rows`). The others are looked at one by one, and the rows between two of them belong together. A DDL in the
 middle ends a step: what came before it is applied before it. How many steps there are, and of which events, follows from the events alone,
 not from what the copy holds or is waiting for, so that a batch that is run again has the same ones. Whether an ALTER is followed or the
-table read again may differ then, where a step that is done is not done again.
+table read again may differ then, where a step that is done is not done again. Rows that a TRUNCATE of the same batch deletes are never written: a
+commit is dear in Delta and Parquet. Their step keeps its number, as None, so that a batch which an earlier version began ends well.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class CannotFollow(ValueError):
 
 class CannotCopy(CannotFollow):
     """One table can have no copy in this target, whatever comes: the others can."""
+
+
+class CopyDamaged(CannotCopy):
+    """One table's copy cannot be read, so that nothing can be done to it, not even a mark be kept: the others can be written."""
 
 
 class CopyDiffers(ValueError):
@@ -165,7 +170,7 @@ class Replace(NamedTuple):
 Step = Merge | Versions | RowsElsewhere | Empty | Leave | Alter | Reread | First | Last | Replace
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class TableChanges:
     """Collects one table's changes. Its `steps` are complete after `finish`."""
 
@@ -175,7 +180,7 @@ class TableChanges:
     history: bool
     events: Stored
     seq_head: str = ""
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Step | None] = field(default_factory=list)
     rows: int = 0
     known: dict[str, Column] = field(default_factory=dict)  # columns by `folded` name, as the last rows had them
     before: Callable[[Header, bool], Columns] = (
@@ -252,10 +257,11 @@ class TableChanges:
 
     def act(self, action: Action, header: Header) -> None:
         """Take one DDL. Raises `CopyDiffers`."""
-        self._flush()
         if action.kind in ("truncate", "drop"):
-            self.steps.append(Empty(header.time_ms, action.kind == "drop"))
-        elif action.kind == "alter" and self._keeps_values(action, header):
+            self._empty(Empty(header.time_ms, action.kind == "drop"))
+            return
+        self._flush()
+        if action.kind == "alter" and self._keeps_values(action, header):
             changes = tuple([change for change in action.changes if change.name or change.to])
             self._leave_names(change.to for change in changes)
             if changes:
@@ -267,6 +273,24 @@ class TableChanges:
                     self.known[folded(change.to)] = old._replace(name=change.to)
         elif action.kind in ("alter", "reread"):
             self.distrust(f"the DDL at {header.file}:{header.offset} may have changed its values ({header.sql})")
+
+    def _empty(self, step: Empty) -> None:
+        """Add a step after which no row is left, in place of those right before it that wrote or deleted rows. A history keeps them."""
+        if self.history:
+            self._flush()
+        else:
+            number = len(self.steps) - 1
+            while number >= 0 and _overwrites(step, self.steps[number]):
+                self.steps[number] = None
+                number -= 1
+            if self._forget():
+                self.steps.append(None)
+        self.steps.append(step)
+
+    def _forget(self) -> bool:
+        """Leave out the rows since the last step; return whether there are any."""
+        runs, self._runs = self._runs, []
+        return bool(runs)
 
     def leave(self, place: str) -> None:
         """The producer reads the table no further. Raises `CopyDiffers`."""
@@ -306,8 +330,8 @@ class TableChanges:
         if not any(isinstance(known, Reread) and known.reason == reason for known in self.steps[-1:]):
             self.steps.append(step)
 
-    def finish(self) -> list[Step]:
-        """Return the steps."""
+    def finish(self) -> list[Step | None]:
+        """Return the steps, each at the place that is its number."""
         try:
             self._flush()
         except OF_ONE_TABLE as error:
@@ -507,6 +531,10 @@ def _runs(
 def _tables_in(header: Header, prop: str) -> set[tuple[str, str]]:
     """The tables that a property lists."""
     return {_table_of(name) for name in header.props.get(prop, "").split(",") if name}
+
+
+def _overwrites(step: Empty, before: Step | None) -> bool:
+    return isinstance(before, Merge | RowsElsewhere) or (isinstance(before, Empty) and before.dropped <= step.dropped)
 
 
 def _table_of(name: str) -> tuple[str, str]:

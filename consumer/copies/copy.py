@@ -28,6 +28,7 @@ from shmstore.consumer.copies.change_reduction import (
     OF_ONE_TABLE,
     Alter,
     CannotFollow,
+    CopyDamaged,
     CopyDiffers,
     CopyRefuses,
     Empty,
@@ -53,8 +54,10 @@ _log = logging.getLogger(__name__)
 class Copy:
     """The copy of table `name` at `path` in `target`.
 
-    `aside`: the run before left it so, and it may have no target that says it. `reads_again`: the producer can be asked for rows. With
-    `remove_dropped` a copy goes with its table.
+    `aside`: the run before left it so, and it may have no target that says it. `missed`: it could not be read for a while, so that it lacks changes
+    and has no mark that says it. `reads_again`: the producer can be asked for rows. With `remove_dropped` a copy goes with its table.
+
+    All methods raise `CopyDamaged` where the copy cannot be read.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Copy:
         history: bool = False,
         store: str = "STORE",
         aside: bool = False,
+        missed: bool = False,
         reads_again: bool = True,
         remove_dropped: bool = False,
     ) -> None:
@@ -77,6 +81,7 @@ class Copy:
         self._reads_again, self._remove_dropped = reads_again, remove_dropped
         # aside, and without a target that could say it. A history begins with the rows that come: one that was moved away begins again
         self._homeless = aside and not history and not self._target.exists
+        self._missed = missed and self._target.exists
         self._troubles: set[str] = set()  # that were reported
 
     # ---------------------------------------------------------------- state
@@ -113,9 +118,17 @@ class Copy:
         """True when all of this batch of this query is in the copy."""
         return self._target.mark(query) >= batch * _STEPS + _STEPS - 1
 
-    def apply(self, steps: Sequence[Step], query: str, batch: int) -> None:
-        """Bring the copy up to date, a commit for each step. Raises `CannotFollow`."""
+    def apply(self, steps: Sequence[Step | None], query: str, batch: int) -> None:
+        """Bring the copy up to date, a commit for each step that is not None. Raises `CannotFollow`."""
+        if len(steps) > _STEPS:  # their numbers would be those of the next batch
+            steps = [Reread(f"its batch has {len(steps):,} steps, and can have {_STEPS:,}")]
+        before = batch * _STEPS - 1  # the mark of all batches before this one
+        if self._missed and (self._target.mark(query) < before or not batch):
+            self._do(Reread("it could not be read, and lacks what changed meanwhile"), query, before)
+        self._missed = False
         for number, step in enumerate(steps):
+            if step is None:
+                continue
             # the batch's last step has the highest number that the batch can have: `done` then knows it is whole
             version = batch * _STEPS + (_STEPS - 1 if number == len(steps) - 1 else number)
             other = self._filling()
@@ -125,8 +138,16 @@ class Copy:
                 except (CannotFollow, TargetFailed):
                     raise
                 except OF_ONE_TABLE as error:
-                    # on the way back nothing was committed; where the target takes not even a mark now, all ends
-                    self._do(_reread(step, error), query, version)
+                    self._give_up(step, error, query, version)  # on the way back nothing was committed
+
+    def _give_up(self, step: Step, error: Exception, query: str, version: int) -> None:
+        """Keep that the copy does not follow, and why. Raises `CopyDamaged` where the target takes not even that."""
+        try:
+            self._do(_reread(step, error), query, version)
+        except (CannotFollow, TargetFailed):
+            raise
+        except OF_ONE_TABLE as again:
+            raise CopyDamaged(f"the copy {self._path} of {self._name} takes neither rows nor a mark: {_line(again)}") from again
 
     def _do(self, step: Step, query: str, version: int) -> None:
         target, at = self._target, {query: version}
@@ -253,10 +274,14 @@ def _first(target: TargetTable, marks: Mapping[str, int], *, history: bool) -> M
     return marks if target.exists else {**marks, HISTORY: int(history)}
 
 
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+
+
 def _reread(step: Step, error: Exception) -> Reread:
     """What becomes of a step that a copy cannot do."""
     ours = isinstance(error, CopyDiffers)
-    text = str(error) if ours else f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+    text = str(error) if ours else _line(error)
     help = not ours or isinstance(error, CopyRefuses)
     if isinstance(step, Empty | Alter | Leave):
         return Reread(text, help)

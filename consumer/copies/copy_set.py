@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -19,16 +19,24 @@ from typing import Any, TypeVar
 
 from shmstore import StoreView
 from shmstore.consumer.collector import no_collector
-from shmstore.consumer.copies.change_reduction import CannotCopy, CannotFollow, Columns, TableChanges, collect
+from shmstore.consumer.copies.change_reduction import (
+    CannotCopy,
+    CannotFollow,
+    Columns,
+    CopyDamaged,
+    Reread,
+    TableChanges,
+    collect,
+)
 from shmstore.consumer.copies.changed_rows import target_fields
 from shmstore.consumer.copies.copied_tables import CopiedTables
 from shmstore.consumer.copies.copy import Copy
-from shmstore.consumer.copies.target import Target
+from shmstore.consumer.copies.target import StepRefused, Target
 from shmstore.encoding.codec import Header
 from shmstore.errors import StoreError
 from shmstore.event import Position
 from shmstore.home.definitions import DefinitionsFile
-from shmstore.home.reader_state import copies_aside, keep_aside
+from shmstore.home.reader_state import CopiesAside, keep_aside, kept_aside
 from shmstore.home.snapshots import request_snapshot
 from shmstore.patterns.table_patterns import exactly
 from shmstore.sql.names import folded
@@ -67,12 +75,12 @@ class CopySet:
         self._known: dict[str | None, dict[tuple[str, str], Columns]] = {}
         self._asked: set[str] = set()
         self._home = StoreView.home_of(selection.store, path=selection.path, state=selection.state)
-        self._aside = set(copies_aside(self._home).get(selection.subscription, []))  # as the run before left them
-        if self._aside:
+        self._kept = kept_aside(self._home, selection.subscription)  # as the run before left them
+        if self._kept.tables:
             _log.warning(
                 "copies that do not follow their tables since an earlier run (%s): %s",
                 "set aside, or to be read again",
-                ", ".join(sorted(self._aside)),
+                ", ".join(sorted(self._kept.tables)),
             )
 
     def path(self, database: str, table: str, source: str | None = None) -> str:
@@ -95,47 +103,88 @@ class CopySet:
 
     def apply_each(self, payloads: Mapping[str | None, Iterable[Any]], query: str, batch: int) -> int:
         """The same with the events of each source, in a store of several."""
-        rows, waiting, aside = 0, list[tuple[str, str]](), set(self._aside)
+        collected: dict[str | None, Collection[TableChanges]] = {}
+        refused: dict[TableChanges, str] = {}
+        while True:
+            try:
+                return self._apply(payloads, collected, refused, query, batch)
+            except _Refused as error:
+                if error.change in refused:  # not even a mark is taken
+                    raise error.why from None
+                refused[error.change] = str(error.why)
+
+    def _apply(
+        self,
+        payloads: Mapping[str | None, Iterable[Any]],
+        collected: dict[str | None, Collection[TableChanges]],
+        refused: Mapping[TableChanges, str],
+        query: str,
+        batch: int,
+    ) -> int:
+        """Apply a batch; its changes are kept in `collected`. Copies of `refused` are set aside, for the reason that it says. Raises `_Refused`."""
+        rows, waiting = 0, list[tuple[str, str]]()
+        aside, damaged = set(self._kept.tables), set(self._kept.damaged)
         with self._writing():
             for source, events in payloads.items():
                 known = self._known.setdefault(source, {})
-                with no_collector():
-                    there = partial(self._copied, source)
-                    before = partial(self._columns_before, source)
-                    kind = self.kind_of(source)
-                    changes = collect(events, self._selection, self._keys, self._history, there, source, known, before, kind)
-                works = [partial(self._bring, source, change, query, batch) for change in changes.values()]
-                for change, copy in zip(changes.values(), self._at_once(works), strict=True):
+                if source not in collected:
+                    with no_collector():
+                        there = partial(self._copied, source)
+                        before = partial(self._columns_before, source)
+                        kind = self.kind_of(source)
+                        found = collect(events, self._selection, self._keys, self._history, there, source, known, before, kind)
+                        collected[source] = found.values()
+                changes = collected[source]
+                works = [partial(self._bring, source, change, query, batch, refused.get(change)) for change in changes]
+                for change, copy in zip(changes, self._at_once(works), strict=True):
                     rows += change.rows
                     known[change.name] = change.known
                     name = _full_name(source, *change.name)
                     if isinstance(copy, CannotCopy):
+                        self._copies.pop((source, *change.name), None)  # a person may put it right
                         if name not in aside:
-                            _log.warning("%s has no copy, and the others continue: %s", name, copy)
+                            _log.warning(*self._trouble(name, copy))
                         aside.add(name)
+                        damaged |= {name} if isinstance(copy, CopyDamaged) else set()
                     elif copy is not None:
                         (aside.add if copy.aside else aside.discard)(name)
+                        if copy.target.exists or not copy.aside:
+                            damaged.discard(name)
                         if copy.wanted and source is None:
                             waiting.append((name, copy.wanted))
-        if aside != self._aside:
-            self._aside = aside
-            keep_aside(self._home, self._selection.subscription, aside)
+        kept = CopiesAside(frozenset(aside), frozenset(damaged))
+        if kept != self._kept:
+            keep_aside(self._home, self._selection.subscription, *kept)
+            self._kept = kept
         for name, request in waiting:  # now that the copies' state is kept; asked for again, it is the same request
             self._ask(name, request)
         return rows
 
-    def _bring(self, source: str | None, change: TableChanges, query: str, batch: int) -> Copy | CannotCopy | None:
-        """Bring one table's copy up to date; return it, None where nothing concerns it, or why there can be none."""
-        steps = change.finish()
+    def _bring(
+        self, source: str | None, change: TableChanges, query: str, batch: int, refused: str | None
+    ) -> Copy | CannotCopy | None:
+        """Bring one table's copy up to date; return it, None where nothing concerns it, or why there can be none. Raises `_Refused`."""
+        steps = change.finish() if refused is None else [Reread(refused, help=True)]
         if not steps:
             return None
         try:
             copy = self._copy(source, *change.name)
+            if not copy.done(query, batch):
+                copy.apply(steps, query, batch)
+            return copy
         except CannotCopy as error:
+            if source is not None and isinstance(error, CopyDamaged):
+                raise  # its home does not say what such a copy missed
             return error
-        if not copy.done(query, batch):
-            copy.apply(steps, query, batch)
-        return copy
+        except StepRefused as error:
+            raise _Refused(change, error) from error
+
+    def _trouble(self, name: str, error: CannotCopy) -> tuple[str, ...]:
+        """What the log says where a table has no copy."""
+        if not isinstance(error, CopyDamaged):
+            return "%s has no copy, and the others continue: %s", name, str(error)
+        text = "the copy of %s is set aside, and the others continue: %s; move it away, then its rows are read again by: shmstore snapshot %s --tables '%s'"
+        return text, name, str(error), self._selection.store, name
 
     def _at_once(self, works: Sequence[Callable[[], T]]) -> list[T]:
         """Return what each work returns. They are of different tables, so that each has a copy, and marks, of its own: as many run at the same
@@ -209,7 +258,7 @@ class CopySet:
     @property
     def aside(self) -> list[str]:
         """The tables whose copies do not follow them now, as ``database.table``, with ``SOURCE:`` before it in a store of several."""
-        return sorted(self._aside)
+        return sorted(self._kept.tables)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -231,7 +280,8 @@ class CopySet:
                 f"{database}.{table}",
                 history=self._history,
                 store=self._selection.store,
-                aside=source is None and _full_name(source, database, table) in self._aside,
+                aside=source is None and _full_name(source, database, table) in self._kept.tables,
+                missed=source is None and _full_name(source, database, table) in self._kept.damaged,
                 reads_again=source is None,
                 remove_dropped=self._remove_dropped,
             )
@@ -280,6 +330,14 @@ class CopySet:
             for match in matches
             if not match["table"].startswith("_")
         ]
+
+
+class _Refused(Exception):
+    """The copy that `change` is of refused a step, and `why`."""
+
+    def __init__(self, change: TableChanges, why: StepRefused) -> None:
+        super().__init__(str(why))
+        self.change, self.why = change, why
 
 
 def _full_name(source: str | None, database: str, table: str) -> str:

@@ -71,15 +71,15 @@ def parquet(place: str, options: TargetOptions) -> OpenedTarget:
     return OpenedTarget(Folders(ParquetTable, at_once=AT_ONCE), address.place, _named(address))
 
 
-def duckdb(place: str, options: TargetOptions) -> OpenedTarget:
-    """Tables of a DuckDB file: ``duckdb:///FILE``."""
-    options.only("duckdb")
+def duckdb(place: str, options: TargetOptions, kind: str = "duckdb") -> OpenedTarget:
+    """Tables of a DuckDB file: ``duckdb:///FILE``; of the DuckLake that such a file is the catalog of: ``ducklake:///FILE``."""
+    options.only(kind)
     try:
         from shmstore.consumer.copies.targets.duckdb import DuckDB
     except ImportError as error:
-        raise ImportError(f"copies in DuckDB need duckdb and pyarrow, which are not installed: {install('duckdb')}") from error
-    address = parse(f"duckdb:{place}")
-    return OpenedTarget(DuckDB(address.place), address.name, _named(address))
+        raise ImportError(f"copies in DuckDB need duckdb and pyarrow, which are not installed: {install(kind)}") from error
+    address = parse(f"{kind}:{place}")
+    return OpenedTarget(DuckDB(address.place, lake=kind == "ducklake"), address.name, _named(address))
 
 
 def _database(kind: str, place: str, options: TargetOptions) -> OpenedTarget:
@@ -104,6 +104,7 @@ _OURS: Final[dict[str, Make]] = {
     "delta": delta,
     "parquet": parquet,
     "duckdb": duckdb,
+    "ducklake": partial(duckdb, kind="ducklake"),
     **{kind: partial(_database, kind) for kind in DATABASES},
 }
 

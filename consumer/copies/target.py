@@ -8,8 +8,10 @@ Errors, by what they concern:
     CopyDiffers    one copy cannot take this step, and was not changed: its rows are read again
     CopyRefuses    one copy cannot take it, and reading again is no use: the copy is set aside
     CannotCopy     one table can have no copy here: the others can
+    CopyDamaged    one copy cannot be read: what it missed until it can be is read again
     CannotFollow   all of the run: the target is not what the command asks for
     TargetFailed   all of the run: the target cannot be reached, or refused a statement; the same batch is tried again
+    StepRefused    one copy, and with it the transaction over all: the same batch is tried again, with that copy set aside
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ from shmstore.event import TableSchema
 
 class TargetFailed(ValueError):
     """The target cannot be reached, or refused a statement. One line, without secrets."""
+
+
+class StepRefused(TargetFailed):
+    """A copy refused a step, which ended the transaction over all copies: nothing of it was kept. The batch is done again, with that copy set aside."""
 
 
 class TargetBusy(TargetFailed):
@@ -55,7 +61,7 @@ class TargetTable(Protocol):
 
     def commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
         """Do a step, or none, and keep `marks`, both or neither. A `Merge` or `Versions` creates it where it does not exist; any other step does
-        nothing then. Raises `CopyDiffers`; then neither is done."""
+        nothing then. Raises `CopyDiffers`, `CopyDamaged`, `StepRefused`; then neither is done."""
 
     def remove(self) -> None:
         """Remove it, with its marks."""
@@ -69,7 +75,7 @@ class Target(Protocol):
         """How many copies may be written at the same time, each by a thread of its own; with 1 the thread that calls writes them all."""
 
     def table(self, path: str, name: str) -> TargetTable:
-        """Return what holds the copy of table `name` (``database.table``, for messages) at `path`."""
+        """Return what holds the copy of table `name` (``database.table``, for messages) at `path`. Raises `CopyDamaged`."""
 
     def named(self, name: str) -> str:
         """Return a name of a database, table or source as a part of a path. Raises `CannotCopy`."""

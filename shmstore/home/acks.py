@@ -68,9 +68,7 @@ class CheckpointFile:
         except OSError as error:
             raise _unreadable(self.path, error) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StoreError(
-                f"checkpoint {self.path} cannot be read ({error}): restore it, or remove it, and the reader begins as a new one"
-            ) from error
+            raise _damaged(self.path, error) from error
 
     def save(self, checkpoint: Checkpoint, *, may: May | None = None, forward: bool = False) -> bool:
         """Replace the checkpoint: after a crash at any point it is the old one or the new one, whole. Return False where that was not done:
@@ -107,6 +105,8 @@ class CheckpointFile:
             return None
         except OSError as error:
             raise _unreadable(self.path, error) from error
+        except ValueError as error:
+            raise _damaged(self.path, error) from error
 
 
 class Acks(NamedTuple):
@@ -155,6 +155,10 @@ def checkpoints_in(home: Home) -> dict[str, Checkpoint]:
     for problem in acks.unreadable.values():
         _log.warning("%s; until then its reader may find that events are missing, and says so", problem)
     return {name: saved for name, saved in acks.saved.items() if saved.position != NOWHERE}
+
+
+def _damaged(path: os.PathLike[str], error: Exception) -> StoreError:
+    return StoreError(f"checkpoint {path} cannot be read ({error}): restore it, or remove it, and the reader begins as a new one")
 
 
 def _unreadable(path: os.PathLike[str], error: OSError) -> StoreError:

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from shmstore.errors import StoreError, refused
 from shmstore.home.home import FIX, Home, May
@@ -30,14 +30,38 @@ FILTER: Final = ".filter"
 FORMAT: Final = 1
 
 
-def keep_aside(home: Home, subscription: str, tables: Iterable[str]) -> None:
-    """Write which tables (``database.table``) the query with this subscription has copies of that do not follow them now. Raises `StoreError`."""
-    content = json.dumps({"shmstore_copies_aside": FORMAT, "tables": sorted(tables)}).encode()
+class CopiesAside(NamedTuple):
+    """The tables (``database.table``) whose copies do not follow them now, and those of them whose copies could not be read, and so have no mark of it."""
+
+    tables: frozenset[str] = frozenset()
+    damaged: frozenset[str] = frozenset()
+
+
+def keep_aside(home: Home, subscription: str, tables: Iterable[str], damaged: Iterable[str] = ()) -> None:
+    """Write `CopiesAside` of the query with this subscription. Raises `StoreError`."""
+    content = json.dumps({"shmstore_copies_aside": FORMAT, "tables": sorted(tables), "damaged": sorted(damaged)}).encode()
     home.replace(home.path / f"{check_name(subscription)}{ASIDE}", content, "list of copies set aside")
 
 
+def kept_aside(home: Home, subscription: str) -> CopiesAside:
+    """Return what `keep_aside` wrote. Raises `StoreError` where it cannot be read: a copy that is in it would follow with what it has missed left out."""
+    path = home.path / f"{check_name(subscription)}{ASIDE}"
+    try:
+        value = read_json(path)
+        return CopiesAside(
+            frozenset(_tables(value)), frozenset(map(str, value.get("damaged", ()) if isinstance(value, dict) else ()))
+        )
+    except FileNotFoundError:
+        return CopiesAside()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"{path}, which says which copies of subscription {subscription!r} do not follow their tables, cannot be read: {error!r}; "
+            "let this user read it; where its content is lost, remove the file, and prove the copies with `shmstore verify`"
+        ) from error
+
+
 def copies_aside(home: Home) -> dict[str, list[str]]:
-    """Return what `keep_aside` wrote, by subscription; nothing of what this user may not read, or is damaged."""
+    """Return the tables that `keep_aside` wrote, by subscription; nothing of what this user may not read, or is damaged."""
     return _by_subscription(home, ASIDE, tables_in)
 
 
@@ -53,7 +77,10 @@ def _by_subscription(home: Home, ending: str, read: Callable[[Path], list[str]])
 
 def tables_in(path: Path) -> list[str]:
     """Return the tables in one such file. Raises OSError, and what a damaged one raises: ValueError, KeyError, TypeError."""
-    value = read_json(path)
+    return _tables(read_json(path))
+
+
+def _tables(value: Any) -> list[str]:
     if isinstance(value, dict):  # the first ones were a list alone
         if value["shmstore_copies_aside"] != FORMAT:
             raise ValueError(f"it is not of format {FORMAT}")

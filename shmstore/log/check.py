@@ -11,7 +11,7 @@ from shmstore.errors import StoreCorrupt
 from shmstore.log import format as log_format
 from shmstore.log.files import set_firsts
 from shmstore.log.format import BLOCK, BLOCKS, EVENTS
-from shmstore.log.log_set import LogSet
+from shmstore.log.log_set import LogSet, opened
 from shmstore.log.mark import read_mark
 
 
@@ -72,7 +72,8 @@ def _findings(log_set: LogSet, last: int | None, mark: int | None) -> list[str]:
 
 def _last_whole(log_set: LogSet) -> int:
     """The last event of the last block of a set that is what it says, wherever it is in the file."""
-    raw = log_set.stem.with_suffix(BLOCKS).read_bytes()
+    with open(log_set.stem.with_suffix(BLOCKS), "rb", opener=opened) as file:
+        raw = file.read()
     for i in reversed(range(len(raw) // BLOCK.itemsize)):
         part = raw[i * BLOCK.itemsize : (i + 1) * BLOCK.itemsize]
         block = np.frombuffer(part, BLOCK)[0]

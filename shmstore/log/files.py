@@ -20,7 +20,7 @@ from shmstore.atomic_file import sync
 from shmstore.errors import PositionNotFound, StoreCorrupt, refused
 from shmstore.log import format as log_format
 from shmstore.log.format import BLOCKS, EVENTS, RECORD, SLOTS
-from shmstore.log.log_set import LogSet, advice
+from shmstore.log.log_set import LogSet, advice, opened
 from shmstore.memory.layout import SLOT, SlotFlag
 from shmstore.memory.segment import Segment
 
@@ -348,7 +348,7 @@ def _times(stem: Path, count: int) -> tuple[int, int]:
     """Event times of the first and last of `count` events."""
     if count < 1:
         return 0, 0
-    fd = os.open(stem.with_suffix(SLOTS), os.O_RDONLY | os.O_CLOEXEC)
+    fd = opened(stem.with_suffix(SLOTS))
     try:
         raw = [os.pread(fd, RECORD.itemsize, log_format.slots_size(i)) for i in (0, count - 1)]
     finally:

@@ -23,6 +23,7 @@ from shmstore.errors import StoreCorrupt
 from shmstore.log import format as log_format
 from shmstore.log.format import BLOCK, BLOCKS, EVENTS, HEADER, RECORD, SLOTS
 from shmstore.memory.ordering import COMPILED, hot
+from shmstore.stored_json import open_regular
 
 _WINDOW: Final = 4 << 20  # bytes behind a reader that may stay in its memory
 _AHEAD: Final = 2 << 20  # bytes checked at once before a compiled reader, so that a cache still has them when they are read
@@ -60,7 +61,7 @@ class LogSet:
         self.end, self.rows = int(header["end"]), int(header["rows"])  # of the ring before the first event
 
     def _map(self) -> None:
-        fd = os.open(self.stem.with_suffix(BLOCKS), os.O_RDONLY | os.O_CLOEXEC)
+        fd = opened(self.stem.with_suffix(BLOCKS))
         try:
             self._identity = _identity(fd)
         finally:
@@ -118,7 +119,7 @@ class LogSet:
 
     def _read_blocks(self, logged: int) -> None:
         """Take in the blocks that begin at or before `logged`. Behind them may be one that is written just now, or again."""
-        fd = os.open(self.stem.with_suffix(BLOCKS), os.O_RDONLY | os.O_CLOEXEC)
+        fd = opened(self.stem.with_suffix(BLOCKS))
         try:
             if _identity(fd) != self._identity:  # a recovery removed this set, which had no event, and another has its name
                 self._map()
@@ -332,9 +333,17 @@ class LogSet:
         return self._events[start:end]
 
 
+def opened(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
+    """Open a file of a log, as the `opener` of `open`, too. Raises OSError, and `StoreCorrupt` for what is not a regular file, at which it does not wait."""
+    try:
+        return open_regular(os.fspath(path), flags)
+    except ValueError as error:
+        raise StoreCorrupt(f"{path} cannot be read: {error}; {advice(Path(path))}") from error
+
+
 def _mapped(path: Path) -> memoryview:
     """The bytes of a file, read-only."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = opened(path)
     try:
         return memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ)) if os.fstat(fd).st_size else memoryview(b"")
     finally:

@@ -18,6 +18,7 @@ import numpy as np
 
 from shmstore.atomic_file import give_to_owner
 from shmstore.log.format import LOCK_FILE
+from shmstore.stored_json import read_bytes
 
 NAME: Final = "synced"
 MARK: Final = np.dtype(
@@ -43,8 +44,8 @@ def mark_bytes(epoch: int, synced: int) -> bytes:
 
 def read_mark(folder: Path, epoch: int) -> int | None:
     """Return up to where the log in `folder` was on disk; None where nothing says so, as in one that an earlier version wrote."""
-    with suppress(OSError):
-        raw = (folder / NAME).read_bytes()
+    with suppress(OSError, ValueError):
+        raw = read_bytes(folder / NAME)
         if len(raw) == MARK.itemsize:
             mark = np.frombuffer(raw, MARK)[0]
             if mark["magic"] == MAGIC and mark["check"] == zlib.crc32(raw[:CHECKED]) and mark["epoch"] == epoch:

@@ -24,7 +24,7 @@ from shmstore.errors import StoreCorrupt, refused
 from shmstore.log import format as log_format
 from shmstore.log.files import set_firsts
 from shmstore.log.format import BLOCK, BLOCKS, EVENTS, HEADER, RECORD, SLOTS
-from shmstore.log.log_set import verify_blocks
+from shmstore.log.log_set import opened, verify_blocks
 from shmstore.log.mark import read_mark, set_mark
 from shmstore.memory.layout import SlotFlag
 
@@ -145,7 +145,7 @@ def _refuse_others(folder: Path, firsts: list[int], epoch: int) -> None:
 
 
 def _header(path: Path) -> bytes:
-    with suppress(FileNotFoundError), path.open("rb") as file:
+    with suppress(FileNotFoundError), open(path, "rb", opener=opened) as file:
         return file.read(HEADER.itemsize)
     return b""
 
@@ -272,7 +272,7 @@ def _consistent(blocks: NDArray[np.void], records: NDArray[np.void], first: int,
 def _described(folder: Path, first: int, last: int) -> Tail:
     """The end of a whole set, which is at event `last`."""
     stem, count = folder / log_format.set_name(first), last - first + 1
-    with stem.with_suffix(SLOTS).open("rb") as file:
+    with open(stem.with_suffix(SLOTS), "rb", opener=opened) as file:
         raw = os.pread(file.fileno(), RECORD.itemsize, log_format.slots_size(count - 1))
     blocks = stem.with_suffix(BLOCKS).stat().st_size // BLOCK.itemsize
     if len(raw) < RECORD.itemsize:
@@ -286,7 +286,7 @@ def _described(folder: Path, first: int, last: int) -> Tail:
 
 
 def _bytes_of(path: Path) -> memoryview:
-    with path.open("rb") as file:
+    with open(path, "rb", opener=opened) as file:
         size = os.fstat(file.fileno()).st_size
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) if size else memoryview(b"")
 
@@ -296,7 +296,7 @@ def _cut(folder: Path, end: Tail) -> list[str]:
     stem, found = folder / log_format.set_name(end.first or 0), []
     for ending, size in ((BLOCKS, end.blocks * BLOCK.itemsize), (SLOTS, log_format.slots_size(end.events)), (EVENTS, end.at)):
         path = stem.with_suffix(ending)
-        with path.open("r+b") as file:
+        with open(path, "r+b", opener=opened) as file:
             if ending == BLOCKS and os.fstat(file.fileno()).st_size > size:
                 found.append(f"{path} had blocks behind event {end.last} that were not written whole")
             os.ftruncate(file.fileno(), size)

@@ -15,6 +15,7 @@ from shmstore.home.acks import acks_of
 from shmstore.home.home import Home, state_directory
 from shmstore.log import format as log_format
 from shmstore.log.files import LogFiles, set_firsts
+from shmstore.log.log_set import opened
 from shmstore.memory.segment import check_name
 
 
@@ -104,7 +105,7 @@ def newest_written(folder: Path) -> int:
         return -1
     path = (folder / log_format.set_name(firsts[-1])).with_suffix(log_format.BLOCKS)
     size = log_format.BLOCK.itemsize
-    with path.open("rb") as file:
+    with open(path, "rb", opener=opened) as file:
         for i in reversed(range(os.fstat(file.fileno()).st_size // size)):
             raw = os.pread(file.fileno(), size, i * size)
             if len(raw) == size and log_format.block_sound(raw):

@@ -48,10 +48,11 @@ class Postgres:
         arguments = [str(folder / "psql"), "-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-F", "\x1f", "-R", "\x1e"]
         arguments += ["-P", "null=\x1d", "-h", "127.0.0.1", "-p", str(self.port), "-U", user or self.user, "-d", "postgres"]
         environment = {**os.environ, **environment, "PGPASSWORD": self.password, "PGTZ": "UTC"}
-        done = subprocess.run([*arguments, "-c", sql], capture_output=True, text=True, env=environment)
+        done = subprocess.run([*arguments, "-c", sql], capture_output=True, env=environment)
         if done.returncode:
-            raise RuntimeError(done.stderr)
-        rows = done.stdout.rstrip("\n").split("\x1e") if done.stdout.rstrip("\n") else []
+            raise RuntimeError(done.stderr.decode())
+        text = done.stdout.decode().rstrip("\n")  # decoded here: else a carriage return would come as another character
+        rows = text.split("\x1e") if text else []
         return [[None if cell == "\x1d" else cell for cell in row.split("\x1f")] for row in rows]
 
 

@@ -27,6 +27,10 @@ class DatabaseError(TargetFailed):
     refusal = Refusal.ALL
 
 
+class DatabaseBusy(DatabaseError, TargetBusy):
+    """Another process has the database for now."""
+
+
 class Database:
     """The database at `url`. `password` is asked for each connection, where it is a function; else the URL's own is used.
 
@@ -175,6 +179,9 @@ class Database:
             said = without_secrets(" ".join(str(self.dialect.message(error)).split()))
             for secret in (self._used, self.dialect.password):
                 said = said.replace(secret, "***") if secret else said
+            refusal = self.dialect.refusal(error)
+            if refusal is Refusal.BUSY:
+                raise DatabaseBusy(f"{what}: {said}") from None
             failed = DatabaseError(f"{what}: {said}")
-            failed.refusal = self.dialect.refusal(error)
+            failed.refusal = refusal
             raise failed from None  # the driver's own text may hold the password

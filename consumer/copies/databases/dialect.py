@@ -19,6 +19,7 @@ class Refusal(enum.Enum):
     UNIQUE = "a value is in another row, and an index keeps it unique"
     TABLE = "one table: the others can be written"
     ALL = "the connection, the server or the account"
+    BUSY = "another process has the database for now"
 
 
 class TablePlace(NamedTuple):
@@ -121,8 +122,8 @@ class SqlDialect(Protocol):
     def known(self, name: str, type_: str) -> Column | None:
         """Return the source's column that holds every value of a copy's column of `type_`, and no other; None where that is not known."""
 
-    def check_names(self, names: Sequence[str]) -> None:
-        """Raise `CopyRefuses` where the database cannot have a table or a column of one of these names."""
+    def check_names(self, columns: Sequence[str], table: str = "") -> None:
+        """Raise `CopyRefuses` where the database cannot have a column of one of these names, or a table of that one, where it is given."""
 
     # ---- tables
 

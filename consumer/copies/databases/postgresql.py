@@ -161,9 +161,9 @@ class PostgreSql(StagingSql):
         """`SqlDialect.known`."""
         return known_column(name, type_)
 
-    def check_names(self, names: Sequence[str]) -> None:
+    def check_names(self, columns: Sequence[str], table: str = "") -> None:
         """PostgreSQL would cut names silently. Raises `CopyRefuses`."""
-        for name in names:
+        for name in (table, *columns):
             if len(name.encode()) > _NAME_BYTES:
                 raise CopyRefuses(
                     f"{name!r} has {len(name.encode())} bytes, and PostgreSQL's names have at most {_NAME_BYTES}: rename it, filter the column "

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from shmstore.consumer.copies.change_reduction import CURRENT, OURS, SEQ, VALID_TO, CopyRefuses
 from shmstore.consumer.copies.database_url import no_folder
+from shmstore.consumer.copies.databases.database import DatabaseBusy
 from shmstore.consumer.copies.databases.dialect import Refusal, Reshaping, Statements, TablePlace, TableShape
 from shmstore.consumer.copies.databases.standard_sql import StandardSql
 from shmstore.consumer.copies.databases.text_values import plain
@@ -75,6 +76,7 @@ class Sqlite(StandardSql):
 
     def prepare(self, database: Statements) -> None:
         """A commit waits for the disk: what was acked must not be lost with the power."""
+        database.query(f"PRAGMA busy_timeout = {_LOOK_MS}")  # as in `begin`: a file that is not in WAL mode yet changes only while no other has it open
         database.query("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
         database.execute("PRAGMA foreign_keys = OFF")  # of a user's tables, and
@@ -88,9 +90,7 @@ class Sqlite(StandardSql):
             database.query(f"PRAGMA busy_timeout = {_LOOK_MS}")  # the caller waits, and may be stopped meanwhile
             database.execute("BEGIN IMMEDIATE")
             database.query(f"PRAGMA busy_timeout = {int(_WAIT_SECONDS * 1000)}")
-        except ValueError as error:
-            if not str(error).endswith("is locked"):
-                raise
+        except DatabaseBusy:
             return False
         return True
 
@@ -110,6 +110,8 @@ class Sqlite(StandardSql):
     def refusal(self, error: Exception) -> Refusal:
         """By SQLite's own number."""
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return Refusal.BUSY
         if code in _VALUES_ERRORS:
             return Refusal.VALUES
         if code in _UNIQUE_ERRORS:
@@ -144,10 +146,10 @@ class Sqlite(StandardSql):
         """`SqlDialect.known`."""
         return Column(name, _KNOWN[type_]) if type_ in _KNOWN else None
 
-    def check_names(self, names: Sequence[str]) -> None:
+    def check_names(self, columns: Sequence[str], table: str = "") -> None:
         """`SqlDialect.check_names`."""
-        for name in names:
-            if name.lower().startswith("sqlite_") or "\0" in name:
+        for name in (table, *columns):
+            if "\0" in name or (name == table and name.lower().startswith("sqlite_")):
                 raise CopyRefuses(f"{name!r} cannot be a name in SQLite: leave the table out")
 
     # ---------------------------------------------------------------- tables

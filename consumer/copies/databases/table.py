@@ -211,7 +211,7 @@ class DatabaseTable:
 
     def _create(self, schema: TableSchema, keys: Sequence[str], history: bool) -> None:
         dialect, width = self._database.dialect, len(schema.columns)
-        dialect.check_names([self._place.name, *schema.names])
+        dialect.check_names(schema.names, self._place.name)
         types = {column.name: dialect.type_of(column, key=column.name in keys, columns=width) for column in schema.columns}
         if history:
             types |= {VALID_FROM: dialect.moment_type, VALID_TO: dialect.moment_type, CURRENT: dialect.flag_type}

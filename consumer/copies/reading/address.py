@@ -13,9 +13,9 @@ from shmstore.consumer.copies.database_url import KINDS as DATABASES
 from shmstore.consumer.copies.database_url import file_of, server_url, without_secrets
 from shmstore.errors import did_you_mean
 
-KINDS = ("delta", "parquet", "iceberg", "duckdb", *DATABASES)
+KINDS = ("delta", "parquet", "iceberg", "duckdb", "ducklake", *DATABASES)
 FORMS = (
-    "delta:PATH or URL, parquet:PATH, iceberg:PATH or CATALOG, duckdb:///FILE, sqlite:///FILE, postgresql://USER@HOST:PORT/DATABASE or "
+    "delta:PATH or URL, parquet:PATH, iceberg:PATH or CATALOG, duckdb:///FILE, ducklake:///FILE, sqlite:///FILE, postgresql://USER@HOST:PORT/DATABASE or "
     "mysql://USER@HOST:PORT/DATABASE; {database} and {table} stand for the source's; a folder without them is that of {database}/{table}. Of a "
     "database or catalog, #NAME behind it names the table (default: #{table}, of DuckDB, MySQL and Iceberg #{database}.{table})"
 )
@@ -68,7 +68,7 @@ def parse(text: str) -> CopyAddress:
     place, _, name = place.partition("#")
     if kind == "iceberg":
         return CopyAddress(kind, place, name or "{database}.{table}")
-    if kind in ("duckdb", "sqlite"):
+    if kind in ("duckdb", "ducklake", "sqlite"):
         return CopyAddress(kind, file_of(kind, place), name or ("{table}" if kind == "sqlite" else "{database}.{table}"))
     if not place.startswith("//"):
         raise ValueError(f"{shown!r} names no server: give {kind}://USER@HOST:PORT{'/DATABASE' * (kind == 'postgresql')}")

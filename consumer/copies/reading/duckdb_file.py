@@ -1,4 +1,4 @@
-"""Copies in a DuckDB file, read as Arrow."""
+"""Copies in a DuckDB file, or in a DuckLake whose catalog is one, read as Arrow."""
 
 from __future__ import annotations
 
@@ -12,9 +12,39 @@ import pyarrow as pa
 from shmstore.consumer.copies.reading.arrow_copies import ArrowCopy
 from shmstore.errors import CopyUnreadable, install
 
+_LAKE = "lake"
 
-def duckdb_file(path: str, table: str) -> ArrowCopy:
-    """Return the table ``schema.table`` of a DuckDB file. The file is open while rows are read, and for no longer.
+
+def attach_lake(connection: Any, path: str, *, read_only: bool = False) -> None:
+    """Make the DuckLake with the catalog file `path` the connection's database, and the catalog where there is none. Its rows are Parquet files in the
+    folder that the catalog names: PATH.files of a new one.
+
+    Raises what DuckDB raises, and ImportError where its extension is missing: the package is built for one version of DuckDB, and brings that.
+    """
+    import duckdb
+
+    try:
+        import duckdb_extension_ducklake as package
+    except ImportError:
+        extension = "ducklake"  # as DuckDB's INSTALL leaves it
+    else:
+        (extension,) = map(str, Path(package.__file__).parent.rglob("ducklake.duckdb_extension"))
+    try:
+        connection.execute(f"LOAD {_text(extension)}")
+    except (duckdb.IOException, duckdb.InvalidInputException) as error:
+        why = str(error).strip().splitlines()[0]
+        raise ImportError(f"copies in DuckLake need its extension of DuckDB {duckdb.__version__}: {why}: {install('ducklake')}") from error
+    connection.execute(f"ATTACH {_text(f'ducklake:{path}')} AS {_LAKE}{' (READ_ONLY)' * read_only}")
+    connection.execute(f"USE {_LAKE}")
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def duckdb_file(path: str, table: str, *, lake: bool = False) -> ArrowCopy:
+    """Return the table ``schema.table`` of a DuckDB file, or of the `lake` that it is the catalog of. The file is open while rows are read, and for
+    no longer.
 
     Raises `CopyUnreadable` where there is no such file or table, or another process has the file open to write.
     """
@@ -28,7 +58,9 @@ def duckdb_file(path: str, table: str) -> ArrowCopy:
         if not Path(path).exists():
             raise CopyUnreadable(f"there is no copy: {path} does not exist")
         try:
-            with duckdb.connect(path, read_only=True) as connection:
+            with duckdb.connect() if lake else duckdb.connect(path, read_only=True) as connection:
+                if lake:
+                    attach_lake(connection, path, read_only=True)
                 connection.execute("SET TimeZone = 'UTC'").fetchall()
                 yield connection
         except duckdb.Error as error:
@@ -51,7 +83,7 @@ def duckdb_file(path: str, table: str) -> ArrowCopy:
                 sql = f"SELECT {', '.join(map(_quoted, columns))} FROM {named(connection)}"
                 yield from pa.RecordBatchReader.from_stream(connection.sql(sql))
 
-    return ArrowCopy(DuckDBRows, f"the DuckDB table {table} in {path}")
+    return ArrowCopy(DuckDBRows, f"the {'DuckLake' if lake else 'DuckDB'} table {table} in {path}")
 
 
 def _quoted(name: str) -> str:

@@ -10,10 +10,11 @@ column mapping) is rewritten, some rows at a time, and so are the rows of a copy
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -34,6 +35,7 @@ from shmstore.consumer.copies.change_reduction import (
     Alter,
     CannotFollow,
     Columns,
+    CopyDamaged,
     CopyDiffers,
     CopyRefuses,
     Empty,
@@ -44,12 +46,18 @@ from shmstore.consumer.copies.change_reduction import (
     keeps_history,
 )
 from shmstore.consumer.copies.changed_rows import target_fields
-from shmstore.consumer.copies.target import RowFile
+from shmstore.consumer.copies.target import RowFile, TargetFailed
 from shmstore.consumer.copies.targets.folders import AT_ONCE, Folders
 from shmstore.consumer.copies.targets.keyed_rows import DELETE, UPDATE, UPSERT, dataset_rows, merge_rows, updated_columns
 from shmstore.event import TableSchema
 
 PART_BYTES = 8 << 20  # on disk, of the rows that are rewritten at a time
+_OF_DISK: Final = re.compile(r"Generic \w+ error|\(os error \d+\)")  # of the store of files, in an error's text
+_DRAWN: Final = re.compile("\x1b\\[[0-9;]*m|\u21b3 ?")
+_STACK: Final = re.compile(r" *\d+: <?\w")
+_OF_FILES: Final = re.compile(
+    r"not found|range was invalid|\(os error 2\)"
+)  # of those: a file is missing, or shorter than it was
 
 
 def target(storage: Mapping[str, str] | None = None, optimize: int = 0) -> Folders:
@@ -79,11 +87,13 @@ class DeltaLakeTable:
         self._name = name
         self._storage = dict(storage or {}) or None
         self._optimize, self._commits = optimize, 0
-        there = DeltaTable.is_deltatable(path, storage_options=self._storage)
+        with _reading(path, name):
+            there = DeltaTable.is_deltatable(path, storage_options=self._storage)
         self._table = self._opened() if there else None
 
     def _opened(self) -> DeltaTable:
-        return DeltaTable(self._path, storage_options=self._storage)
+        with _reading(self._path, self._name):
+            return DeltaTable(self._path, storage_options=self._storage)
 
     @property
     def exists(self) -> bool:
@@ -98,7 +108,8 @@ class DeltaLakeTable:
     @property
     def columns(self) -> Columns:
         """`TargetTable.columns`."""
-        return {} if self._table is None else schema_evolution.columns_in(self._sample().schema)
+        with _reading(self._path, self._name):
+            return {} if self._table is None else schema_evolution.columns_in(self._sample().schema)
 
     @property
     def names(self) -> list[str]:
@@ -108,23 +119,26 @@ class DeltaLakeTable:
     def rows_of(self, keys: pa.Table | None, columns: pa.Schema) -> pa.Table:
         """`SearchableTable.rows_of`."""
         assert self._table is not None
-        return dataset_rows(self._table.to_pyarrow_dataset(), keys, columns)
+        with _reading(self._path, self._name):
+            return dataset_rows(self._table.to_pyarrow_dataset(), keys, columns)
 
     def mark(self, name: str) -> int:
         """The number that was committed last under `name`; -1 where there is none."""
-        version = self._table.transaction_version(name) if self._table is not None else None
+        with _reading(self._path, self._name):
+            version = self._table.transaction_version(name) if self._table is not None else None
         return -1 if version is None else int(version)
 
     def create(self, schema: TableSchema, keys: Sequence[str], marks: Mapping[str, int]) -> None:
         """Create the table without rows."""
-        self._write(pa.schema(target_fields(schema)).empty_table(), _with(marks), mode="append")
+        with _refusals(self._path, self._name):
+            self._write(pa.schema(target_fields(schema)).empty_table(), _with(marks), mode="append")
 
     def commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
         """Do a step, or none, and keep `marks`, in one commit; a step of a history is two, of which the first may be done twice.
 
-        Raises `CopyDiffers`, `CannotFollow`; then nothing was changed.
+        Raises `CopyDiffers`, `CannotFollow`, `TargetFailed`; then nothing was changed.
         """
-        with _refusals(self._name):
+        with _refusals(self._path, self._name):
             self._commit(step, _with(marks))
 
     def _commit(self, step: Step | None, marked: CommitProperties) -> None:
@@ -140,7 +154,7 @@ class DeltaLakeTable:
                 self._merge(step, marked)
             else:
                 self._end_versions(step)
-                self._table.update_incremental()
+                self._update()
                 self._add_versions(step, marked)
         elif isinstance(step, Alter):
             self._alter(step, marked)
@@ -148,7 +162,7 @@ class DeltaLakeTable:
             self._take_over(step, marked)
         elif isinstance(step, Empty):
             self._empty(step, marked)
-        self._table.update_incremental()
+        self._update()
         self._tidy()
 
     def _tidy(self) -> None:
@@ -187,6 +201,11 @@ class DeltaLakeTable:
         self._table = None
 
     # ---------------------------------------------------------------- commits
+
+    def _update(self) -> None:
+        assert self._table is not None
+        with _reading(self._path, self._name):
+            self._table.update_incremental()
 
     def _write(self, table: pa.Table, properties: CommitProperties | None, **how: Any) -> None:
         write_deltalake(self._path, table, commit_properties=properties, storage_options=self._storage, **how)
@@ -311,14 +330,45 @@ class DeltaLakeTable:
 
 
 @contextmanager
-def _refusals(name: str) -> Iterator[None]:
-    """Raise `CopyRefuses` where delta-rs cannot take what it was given: another table may be well."""
+def _reading(path: str, name: str) -> Iterator[None]:
+    """Raise `CopyDamaged` where what is at `path`, the copy of `name`, cannot be read, and `TargetFailed` where the disk, or the network, refuses it."""
     try:
         yield
-    except (CommitFailedError, TableNotFoundError):
-        raise
-    except DeltaError as error:
-        raise CopyRefuses(f"Delta refuses what became of {name}: {str(error).strip().splitlines()[0]}") from error
+    except (OSError, DeltaError, pa.ArrowException) as error:
+        if _of_disk(error):
+            raise TargetFailed(f"the copy {path} of {name} cannot be read: {_one_line(error)}") from error
+        raise CopyDamaged(f"the copy {path} of {name} is damaged: {_one_line(error)}") from error
+
+
+@contextmanager
+def _refusals(path: str, name: str) -> Iterator[None]:
+    """Raise `CopyRefuses` where delta-rs cannot take what it was given: another table may be well. Else as `_reading`."""
+    try:
+        yield
+    except CommitFailedError as error:
+        raise TargetFailed(f"another process changed the copy {path} of {name}: {_one_line(error)}") from error
+    except (OSError, DeltaError) as error:
+        if _of_disk(error):
+            raise TargetFailed(f"the copy {path} of {name} cannot be written: {_one_line(error)}") from error
+        if isinstance(error, OSError | TableNotFoundError):
+            raise CopyDamaged(f"the copy {path} of {name} was removed, or is damaged: {_one_line(error)}") from error
+        raise CopyRefuses(f"Delta refuses what became of {name}: {_one_line(error)}") from error
+
+
+def _of_disk(error: Exception) -> bool:
+    """Whether the place where files are refused something: then nothing is wrong with the copy."""
+    text = str(error)
+    return (bool(_OF_DISK.search(text)) or isinstance(error, OSError)) and not _OF_FILES.search(text)
+
+
+def _one_line(error: Exception) -> str:
+    """What an error of delta-rs says, without colors and its stack."""
+    lines = []
+    for line in _DRAWN.sub("", str(error)).strip().splitlines():
+        if _STACK.match(line):
+            break
+        lines.append(line.strip())
+    return ": ".join(lines) or type(error).__name__
 
 
 def _with(marks: Mapping[str, int]) -> CommitProperties:

@@ -1,4 +1,4 @@
-"""DuckDB: copies of tables in one DuckDB file.
+"""DuckDB: copies of tables in one DuckDB file, or in a DuckLake whose catalog is one.
 
 A batch is one transaction over all copies, DDLs included, so that readers see whole transactions of the source. The table `MARKS`, written in
 the same transaction, says of each copy how far it is.
@@ -6,13 +6,14 @@ the same transaction, says of each copy how far it is.
 DuckDB gives a file to one process that writes. So the connection is closed while nothing comes (`close`): then other programs may open the file.
 Until they close it, the next transaction raises `TargetBusy`, as where a second process keeps the same copies.
 
-An error would end the whole transaction, so nothing is tried here: what may not fit is asked first (`_fits`).
+An error ends the whole transaction, so what may not fit is asked first (`_fits`). Where DuckDB refuses a copy's step all the same, such as for an index
+that a person made, the batch is done again with that copy set aside (`StepRefused`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,7 +43,8 @@ from shmstore.consumer.copies.change_reduction import (
 from shmstore.consumer.copies.changed_rows import target_field, target_fields
 from shmstore.consumer.copies.database_url import no_folder
 from shmstore.consumer.copies.ddl import Change
-from shmstore.consumer.copies.target import TargetBusy, TargetFailed
+from shmstore.consumer.copies.reading.duckdb_file import attach_lake
+from shmstore.consumer.copies.target import StepRefused, TargetBusy, TargetFailed
 from shmstore.consumer.copies.targets.keyed_rows import updated_columns
 from shmstore.consumer.copies.targets.names import aside_name, next_name, part_of_name
 from shmstore.event import TableSchema
@@ -50,6 +52,7 @@ from shmstore.sql.names import folded
 
 MARKS = f"{OURS}marks"
 Fetched = TypeVar("Fetched")
+_OF_ONE_TABLE = (duckdb.IntegrityError, duckdb.DataError, duckdb.ProgrammingError, duckdb.NotSupportedError)
 _RESERVED = frozenset(["information_schema", "pg_catalog", "temp", "system"])
 _TYPES = {
     pa.int8(): "TINYINT",
@@ -79,12 +82,12 @@ def type_of(field: pa.Field) -> str:
 
 
 class DuckDB:
-    """The copies in a DuckDB file (`Target`)."""
+    """The copies in a DuckDB file, or in the `lake` that it is the catalog of (`Target`)."""
 
     at_once = 1  # on one connection
 
-    def __init__(self, path: str) -> None:
-        self._path = str(Path(path).absolute())
+    def __init__(self, path: str, *, lake: bool = False) -> None:
+        self._path, self._lake = str(Path(path).absolute()), lake
         self._connection: duckdb.DuckDBPyConnection | None = None
         self.opened = 0  # how often: another process may have written in between
         self._catalog = ""
@@ -136,9 +139,9 @@ class DuckDB:
         if self._connection is not None:
             return
         if not Path(self._path).parent.is_dir():
-            raise TargetFailed(no_folder("duckdb", self._path))
+            raise TargetFailed(no_folder("ducklake" if self._lake else "duckdb", self._path))
         try:
-            self._connection = duckdb.connect(self._path)
+            self._connection = self._connected()
         except duckdb.IOException as error:
             text = str(error).strip().splitlines()[0]
             if "lock" in text:
@@ -154,6 +157,17 @@ class DuckDB:
         except BaseException:
             self.close()
             raise
+
+    def _connected(self) -> duckdb.DuckDBPyConnection:
+        if not self._lake:
+            return duckdb.connect(self._path)
+        connection = duckdb.connect()
+        try:
+            attach_lake(connection, self._path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def close(self) -> None:
         """Close the file; what was not committed is rolled back. The next transaction opens it again."""
@@ -187,10 +201,12 @@ class DuckDB:
                 return fetch(self._connection)
             finally:
                 for name in rows:
-                    self._connection.unregister(name)
+                    with suppress(duckdb.TransactionException):  # of one that `fetch` ended, whose error says why
+                        self._connection.unregister(name)
         except duckdb.Error as error:
             said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise TargetFailed(f"DuckDB refused {' '.join(sql[:80].split())!r} in {self._path}: {said}") from error
+            failed = StepRefused if isinstance(error, _OF_ONE_TABLE) else TargetFailed
+            raise failed(f"DuckDB refused {' '.join(sql[:80].split())!r} in {self._path}: {said}") from error
 
 
 class DuckDBTable:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ from shmstore.consumer.copies.change_reduction import (
     Alter,
     CannotFollow,
     Columns,
+    CopyDamaged,
     CopyDiffers,
     Merge,
     Replace,
@@ -40,8 +42,9 @@ from shmstore.consumer.copies.change_reduction import (
     keeps_history,
 )
 from shmstore.consumer.copies.changed_rows import target_fields
-from shmstore.consumer.copies.target import RowFile
+from shmstore.consumer.copies.target import RowFile, TargetFailed
 from shmstore.consumer.copies.targets.keyed_rows import dataset_rows, updated
+from shmstore.errors import StoreError
 from shmstore.event import TableSchema
 from shmstore.sql.names import free
 
@@ -77,9 +80,11 @@ class ParquetTable:
         self._name = name
         self._schema: pa.Schema | None = None
         self._marks: dict[str, int] = {}
-        if (self._path / FILE).exists():
+        if not (self._path / FILE).exists():
+            return
+        with _reading(self._path / FILE, name):
             schema = pq.read_schema(self._path / FILE)
-            self._marks = json.loads((schema.metadata or {}).get(_MARKS, b"{}"))
+            self._marks = dict(json.loads((schema.metadata or {}).get(_MARKS, b"{}")))
             self._schema = schema.remove_metadata()
 
     @property
@@ -104,7 +109,8 @@ class ParquetTable:
 
     def rows_of(self, keys: pa.Table | None, columns: pa.Schema) -> pa.Table:
         """`SearchableTable.rows_of`."""
-        return dataset_rows(ds.dataset(self._path / FILE, format="parquet"), keys, columns)
+        with _reading(self._path / FILE, self._name):
+            return dataset_rows(ds.dataset(self._path / FILE, format="parquet"), keys, columns)
 
     def mark(self, name: str) -> int:
         """The number that was committed last under `name`; -1 where there is none."""
@@ -115,19 +121,20 @@ class ParquetTable:
         self._replace(TableFlow(pa.schema(target_fields(schema)), iter(())), marks)
 
     def commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
-        """Do a step, or none, and keep `marks`, in one rename. Raises `CopyDiffers`, `CannotFollow`; then nothing was changed."""
+        """Do a step, or none, and keep `marks`, in one rename. Raises `CopyDiffers`, `CannotFollow`, `TargetFailed`; then nothing was changed."""
         if self._schema is None:
             if isinstance(step, Merge | Versions):
                 rows = step.upserts if isinstance(step, Merge) else step.versions
                 self._replace(TableFlow(rows.schema, iter([rows])), marks)
             return
         path = Path(step.path) / FILE if isinstance(step, Replace) else self._path / FILE
-        if not path.exists():
-            assert isinstance(step, Replace)
+        if isinstance(step, Replace) and not path.exists():
             self.create(step.schema, step.keys, marks)
             return
-        with pq.ParquetFile(path) as source:
-            flow = TableFlow(source.schema_arrow.remove_metadata(), _read(source))
+        with _reading(path, self._name):
+            source = pq.ParquetFile(path)
+        with source:
+            flow = TableFlow(source.schema_arrow.remove_metadata(), _read(source, path, self._name))
             self._replace(
                 flow if step is None or isinstance(step, Replace) else self._step(flow, step, source.metadata.num_rows), marks
             )
@@ -142,8 +149,9 @@ class ParquetTable:
 
         def rows() -> Rows:
             for file in files:
-                with pq.ParquetFile(Path(self.folder, file.name)) as source:
-                    yield from _read(source)
+                path = Path(self.folder, file.name)
+                with pq.ParquetFile(path) as source:
+                    yield from _read(source, path, self._name)
 
         self._replace(TableFlow(pa.schema(target_fields(schema)), rows()), marks)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -159,7 +167,10 @@ class ParquetTable:
         kept = {**self._marks, **marks}
         footer = {_MARKS: json.dumps(kept).encode()}
         file = self._path / FILE
-        replace(file, lambda path: write(path, flow, footer), f"copy of {self._name},", "choose another target")
+        try:
+            replace(file, lambda path: write(path, flow, footer), f"copy of {self._name},", "choose another target")
+        except StoreError as error:
+            raise TargetFailed(str(error)) from error  # a full disk is of all copies: the same batch comes again
         self._schema, self._marks = flow.schema, kept
 
     def _step(self, flow: TableFlow, step: Step, rows: int) -> TableFlow:
@@ -210,9 +221,30 @@ class ParquetTable:
         return flow.through(change, after())
 
 
-def _read(source: pq.ParquetFile) -> Rows:
+def _read(source: pq.ParquetFile, path: Path, name: str) -> Rows:
     for group in range(source.num_row_groups):
-        yield source.read_row_group(group).replace_schema_metadata(None)
+        with _reading(path, name):
+            rows = source.read_row_group(group).replace_schema_metadata(None)
+        yield rows
+
+
+@contextmanager
+def _reading(path: Path, name: str) -> Iterator[None]:
+    """Raise `CopyDamaged` where the file `path`, the copy of `name`, has no rows that can be read, and `TargetFailed` where the disk refuses them."""
+    if not path.is_file():  # nor a FIFO, at which the open would wait
+        raise CopyDamaged(f"the copy {path} of {name} is not a file, or was removed")
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:  # else Arrow's own, of what it read
+            raise TargetFailed(f"the copy {path} of {name} cannot be read: {_first_line(error)}") from error
+        raise CopyDamaged(f"the copy {path} of {name} is damaged: {_first_line(error)}") from error
+    except ValueError as error:  # Arrow's are, too
+        raise CopyDamaged(f"the copy {path} of {name} is damaged: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def write(path: Path, flow: TableFlow, mark: Mapping[bytes, bytes]) -> None:

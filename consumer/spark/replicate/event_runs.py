@@ -247,6 +247,10 @@ class RunChanges(TableChanges):
         if self._run.error is not None:
             raise CopyDiffers(self._run.error)
 
+    def _forget(self) -> bool:
+        waiting, self._waiting = self._waiting, []
+        return bool(waiting)
+
     def _flush(self) -> None:
         if self._schema is not None and self._waiting:
             step = RowsElsewhere(self._names(), self._schema, self.history, self._source, tuple(self._waiting))

@@ -17,10 +17,12 @@ from shmstore.consumer.spark.options import FORMATS, MERGES
 from shmstore.consumer.spark.spark_version import is_connect
 from shmstore.errors import did_you_mean, install
 
+_DUCKDB = ("duckdb", "ducklake")
+
 
 def is_database(target: str) -> bool:
     """Whether a target is the URL of a database."""
-    return target.partition(":")[0] in (*DATABASES, "duckdb")
+    return target.partition(":")[0] in (*DATABASES, *_DUCKDB)
 
 
 def chosen_target(
@@ -43,8 +45,8 @@ def chosen_target(
                 "copies in a database have no format, storage options or files: leave out format, storage and optimize"
             )
         kind, _, place = target.partition(":")
-        if kind == "duckdb":
-            opened = duckdb(place, TargetOptions())
+        if kind in _DUCKDB:
+            opened = duckdb(place, TargetOptions(), kind)
             return opened.target, opened.template
         address = parse(target)
         return database_target(address.url, password), address.name

@@ -187,10 +187,10 @@ def _open(address: CopyAddress, settings: Settings, secret: _Secret) -> Readable
         if address.kind == "iceberg":
             return arrow_copies.iceberg(address.place, address.name)
         return arrow_copies.delta(address.place) if address.kind == "delta" else arrow_copies.parquet(address.place)
-    if address.kind == "duckdb":
+    if address.kind in ("duckdb", "ducklake"):
         from shmstore.consumer.copies.reading.duckdb_file import duckdb_file
 
-        return duckdb_file(address.place, address.name)
+        return duckdb_file(address.place, address.name, lake=address.kind == "ducklake")
     if address.kind in ("sqlite", "postgresql"):
         from shmstore.consumer.copies.reading import databases
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from shmstore.consumer.copies.copied_tables import CopiedTables
 from shmstore.consumer.copies.copy_set import CopySet
 from shmstore.consumer.copies.reading import arrow_copies
 from shmstore.consumer.copies.reading.arrow_copies import ArrowCopy
-from shmstore.consumer.copies.reading.duckdb_file import duckdb_file
+from shmstore.consumer.copies.reading.duckdb_file import attach_lake, duckdb_file
 from shmstore.consumer.copies.target import Target
 from shmstore.consumer.copies.targets import delta
 from shmstore.consumer.copies.targets.duckdb import DuckDB
@@ -24,14 +27,26 @@ from shmstore.consumer.copies.targets.parquet import ParquetTable
 from shmstore.encoding.codec import encode
 from shmstore.patterns.table_patterns import Patterns
 
-FORMATS = ["parquet", "delta", "duckdb"]
+DUCKDB = ("duckdb", "ducklake")
+#: "ducklake" alone in a process of its own, which `test_ducklake` starts with the DuckDB that its extension is for.
+FORMATS = os.environ.get("SHMSTORE_TEST_COPIES", "parquet delta duckdb").split()
+
+
+@contextmanager
+def duckdb_in(copy: LocalCopies) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection whose database is the one with the copies, called lake."""
+    file = str(copy.folder / "lake.duckdb")
+    with duckdb.connect() if copy.format == "ducklake" else duckdb.connect(file) as connection:
+        if copy.format == "ducklake":
+            attach_lake(connection, file)
+        yield connection
 
 
 def target_in(folder: Path, format: str, optimize: int = 0) -> tuple[Target, str]:
     """A target in a folder, and the template of its copies' paths."""
-    if format == "duckdb":
+    if format in DUCKDB:
         folder.mkdir(parents=True, exist_ok=True)
-        return DuckDB(str(folder / "lake.duckdb")), "{database}.{table}"
+        return DuckDB(str(folder / "lake.duckdb"), lake=format == "ducklake"), "{database}.{table}"
     target = delta.target(optimize=optimize) if format == "delta" else Folders(ParquetTable, at_once=AT_ONCE)
     return target, str(folder / "lake/{database}/{table}")
 
@@ -70,8 +85,8 @@ def apply(copy: CopySet, batch: int, *transactions: list[Event], query: str = "q
 def read(copy: LocalCopies, format: str, table: str = "orders", database: str = "shop") -> pa.Table:
     """The rows of a copy."""
     path = copy.path(database, table)
-    if format == "duckdb":
-        with duckdb.connect(str(copy.folder / "lake.duckdb")) as connection:
+    if format in DUCKDB:
+        with duckdb_in(copy) as connection:
             connection.execute("SET TimeZone = 'UTC'")
             schema, _, name = path.partition(".")
             return connection.sql(f"SELECT * FROM lake.{quoted(schema)}.{quoted(name)}").to_arrow_table()
@@ -80,28 +95,28 @@ def read(copy: LocalCopies, format: str, table: str = "orders", database: str = 
 
 def exists(copy: LocalCopies, table: str = "orders", database: str = "shop") -> bool:
     """Whether there is a copy."""
-    if copy.format != "duckdb":
+    if copy.format not in DUCKDB:
         return Path(copy.path(database, table)).exists()
-    with duckdb.connect(str(copy.folder / "lake.duckdb")) as connection:
+    with duckdb_in(copy) as connection:
         sql = "SELECT 1 FROM duckdb_tables() WHERE schema_name || '.' || table_name = ?"
         return connection.execute(sql, [copy.path(database, table)]).fetchone() is not None
 
 
 def hidden(copy: LocalCopies, table: str = "orders", database: str = "shop") -> list[str]:
     """What is to replace a copy."""
-    if copy.format != "duckdb":
+    if copy.format not in DUCKDB:
         return [path.name for path in Path(copy.path(database, table)).glob("_next*")]
-    with duckdb.connect(str(copy.folder / "lake.duckdb")) as connection:
+    with duckdb_in(copy) as connection:
         sql = "SELECT table_name FROM duckdb_tables() WHERE table_name LIKE '\\_shmstore\\_next%' ESCAPE '\\'"
         return [name for (name,) in connection.execute(sql).fetchall()]
 
 
 def move_away(copy: LocalCopies, table: str = "orders", database: str = "shop") -> None:
     """A person moves a copy away, with its marks."""
-    if copy.format != "duckdb":
+    if copy.format not in DUCKDB:
         Path(copy.path(database, table)).rename(copy.folder / "moved")
         return
-    with duckdb.connect(str(copy.folder / "lake.duckdb")) as connection:
+    with duckdb_in(copy) as connection:
         connection.execute(f'ALTER TABLE lake.{database}."{table}" RENAME TO moved')
 
 
@@ -114,8 +129,8 @@ def rows(copy: LocalCopies, format: str, table: str = "orders") -> dict[Any, tup
 def as_verify_reads(copy: LocalCopies, table: str = "orders", database: str = "shop") -> ArrowCopy:
     """A copy as `verify` reads it."""
     path = copy.path(database, table)
-    if copy.format == "duckdb":
-        return duckdb_file(str(copy.folder / "lake.duckdb"), path)
+    if copy.format in DUCKDB:
+        return duckdb_file(str(copy.folder / "lake.duckdb"), path, lake=copy.format == "ducklake")
     return {"parquet": arrow_copies.parquet, "delta": arrow_copies.delta}[copy.format](path)
 
 

@@ -42,7 +42,7 @@ def events_of(table: TableSchema, changes: Iterable[Change]) -> list[bytes]:
     return found
 
 
-def steps_of(payloads: Iterable[bytes], *, history: bool = False, zero_dates: str = "fail") -> list[Step]:
+def steps_of(payloads: Iterable[bytes], *, history: bool = False, zero_dates: str = "fail") -> list[Step | None]:
     copied = CopiedTables("none", "test", Patterns.of_tables("*"), zero_dates)
     (changes,) = collect(payloads, copied, {}, history, lambda database: []).values()
     return changes.finish()
@@ -214,3 +214,30 @@ def test_rows_are_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(whole, Merge)
         assert _sorted(parts.upserts) == _sorted(whole.upserts)
         assert _sorted(parts.deletes) == _sorted(whole.deletes)
+
+
+def ddl(sql: str, type_: EventType) -> bytes:
+    place = Position("mysql-bin.000007", 5)
+    return encode(Event(EntryType.DDL, type_, place, 0, 1, 10, "0-1-1", 0, database="shop", sql=sql))
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_rows_that_a_truncate_deletes_are_not_written(history: bool) -> None:
+    """Nor are those that no copy could have; of several TRUNCATEs one is done. The steps keep their numbers, and a history has them all."""
+    rows = events_of(DATED, [(EventType.INSERT, [(None, (1, None))])])
+    impossible = events_of(DATED, [(EventType.INSERT, [(None, (1, "2024-00-00"))])])
+    truncate, drop = ddl("TRUNCATE orders", EventType.TRUNCATE), ddl("DROP TABLE orders", EventType.ERASE)
+    alter = ddl("ALTER TABLE orders ADD n INT", EventType.ALTER)
+
+    def kinds(*payloads: bytes) -> list[str | None]:
+        return [step and type(step).__name__ for step in steps_of(payloads, history=history)]
+
+    several = (*rows, truncate, truncate, *rows, truncate, *rows)
+    if history:
+        assert kinds(*several) == ["Versions", "Empty", "Empty", "Versions", "Empty", "Versions"]
+        return
+    assert kinds(*several) == [None, None, None, None, "Empty", "Merge"]
+    assert kinds(*impossible, truncate) == [None, "Empty"]
+    assert kinds(*rows, alter, *rows, truncate) == ["Merge", "Alter", None, "Empty"]
+    assert kinds(*rows, drop, *rows, truncate) == [None, "Empty", None, "Empty"]  # the copy may go with its table
+    assert kinds(truncate, *rows, drop) == [None, None, "Empty"]

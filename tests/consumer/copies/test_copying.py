@@ -79,6 +79,7 @@ def logged(store_name: str) -> Iterator[EventStore]:
 def to(folder: Path, format: str) -> str:
     return {
         "duckdb": f"duckdb:///{folder}/lake.duckdb",
+        "ducklake": f"ducklake:///{folder}/lake.duckdb",
         "delta": f"delta://{folder}/lake",
         "parquet": f"parquet://{folder}/lake",
     }[format]
@@ -164,9 +165,10 @@ def killed_again_and_again(logged: EventStore, binlog: Binlog, folder: Path, for
     assert "aside" not in (folder / "log").read_text()
 
 
-def test_kill_9(tmp_path: Path, binlog: Binlog, logged: EventStore, seed: int) -> None:
+@pytest.mark.parametrize("format", FORMATS[-1:])
+def test_kill_9(tmp_path: Path, binlog: Binlog, logged: EventStore, format: str, seed: int) -> None:
     """Each change is in the copy once: a transaction of DuckDB has the rows and the marks."""
-    killed_again_and_again(logged, binlog, tmp_path, "duckdb", seed, 2)
+    killed_again_and_again(logged, binlog, tmp_path, format, seed, 2)
 
 
 @pytest.mark.long
@@ -236,18 +238,26 @@ def test_another_process_has_the_file(tmp_path: Path, binlog: Binlog, logged: Ev
     assert set(rows(replication(tmp_path, "duckdb"), "duckdb")) == {1}
 
 
-def test_a_wait_for_another_writer_ends(tmp_path: Path, binlog: Binlog, logged: EventStore) -> None:
-    """SIGTERM ends the command where another process holds the database, however long that does."""
+@pytest.mark.parametrize("mode", ["WAL", "DELETE"])
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_wait_for_another_writer_ends(tmp_path: Path, binlog: Binlog, logged: EventStore, mode: str, ends: bool) -> None:
+    """Where another process holds the database, at the first start, too, in any mode of it: SIGTERM ends the command, and the end of the other one the wait."""
     logged.put(Story(binlog, random.Random(1)).step())
     with closing(sqlite3.connect(tmp_path / "copy.db", isolation_level=None)) as connection, (tmp_path / "log").open("w+") as log:
-        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA journal_mode = {mode}")
+        connection.execute("CREATE TABLE theirs (n INT)")
         connection.execute("BEGIN IMMEDIATE")
-        words = ["-m", "shmstore", "replicate", logged.name, "--to", f"sqlite:///{tmp_path}/copy.db"]
+        words = ["-m", "shmstore", "replicate", logged.name, "--to", f"sqlite:///{tmp_path}/copy.db", "--once"]
         process = subprocess.Popen([sys.executable, *words], stdout=log, stderr=log)
         try:
-            wait_for(lambda: "this one waits for it" in (tmp_path / "log").read_text(), "the wait for the database", 120)
-            process.send_signal(signal.SIGTERM)
+            waits = ("this one waits for it", "database is locked; trying again until it succeeds")
+            wait_for(lambda: any(word in (tmp_path / "log").read_text() for word in waits), "the wait for the database", 120)
+            if ends:
+                connection.execute("COMMIT")
+            else:
+                process.send_signal(signal.SIGTERM)
             assert process.wait(120) == 0
+            assert bool(connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'orders'").fetchone()) == ends
         finally:
             process.kill()
             process.wait()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from shmstore.errors import StoreCorrupt
 from shmstore.log.check import verify
 from shmstore.log.files import LogFiles
+from shmstore.log.format import ENDINGS
 from shmstore.log.recovery import recover
 from tests.shmstore.log.appending import Appending, Folder, Item
 
@@ -84,3 +87,21 @@ def test_the_torn_end(tmp_path: Path, writer: Appending) -> None:
     assert "behind event 95" in found
     assert recover(tmp_path, EPOCH).last == 95
     assert verify(tmp_path, EPOCH) == []
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("first", [20, 80])
+def test_a_fifo_in_place_of_a_file(tmp_path: Path, writer: Appending, ending: str, first: int) -> None:
+    """Another user of the store may put one there: no reader waits at it, and each says which file it is."""
+    path = tmp_path / f"{first:020d}{ending}"
+    path.unlink()
+    os.mkfifo(path)
+    (tmp_path / "synced").unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "synced")
+    for logged in (writer.logged, None):
+        assert any(
+            f"{path.name} cannot be read: it is not a regular file" in finding for finding in verify(tmp_path, EPOCH, logged)
+        )
+    if first == 80:
+        with pytest.raises(StoreCorrupt, match="not a regular file"):
+            recover(tmp_path, EPOCH)

@@ -339,6 +339,26 @@ def test_what_a_database_cannot_hold(target: Copies, binlog: Binlog, caplog: pyt
         assert target.select("long") == [("1", "1")]
 
 
+def test_every_name_that_a_column_can_have_on_the_source(target: Copies, binlog: Binlog) -> None:
+    """MySQL and MariaDB take each character up to U+FFFF but U+0000, and no blank at the end. (psql separates fields by U+001D to U+001F here.)"""
+    odd = [
+        chr(number) for number in (*range(1, 0x1D), *range(0x20, 0x80), 0xA0, 0x2028, 0xD7FF, 0xFFFF) if not chr(number).isalnum()
+    ]
+    names = [f"{char}n{number}{char}{'e' * char.isspace()}" for number, char in enumerate(odd)] + ["sqlite_n"]
+    table = TableSchema("shop", "odd", (Column("id", "int"), *(Column(name, "int") for name in names[1:])), (0,))
+    copy = replication(target)
+    apply(copy, 0, binlog.insert((0, *range(1, len(names))), table=table))
+    apply(copy, 1, binlog.ddl(f"ALTER TABLE odd ADD `{names[0]}` INT DEFAULT 0"))
+    assert not copy.aside
+    types = dict.fromkeys(["id", *names], "int")
+    held, rows = target.held("odd", types)
+    assert sorted(held) == sorted(types)
+    assert {name: int(value) for name, value in zip(held, rows[0], strict=True)} == {
+        "id": 0,
+        **{name: number for number, name in enumerate(names)},
+    }
+
+
 PAIR = TableSchema("shop", "pair", (Column("id", "int"), Column("n", "int")), (0,))
 
 
