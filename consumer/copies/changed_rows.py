@@ -77,6 +77,8 @@ class Acts(NamedTuple):
 
 def last_changes(acts: Acts) -> tuple[pa.Table, pa.Table]:
     """Return the rows whose writing was the last act of their key, and the keys whose last act was a delete. Raises `ZeroDate`."""
+    if not acts.deletes and not acts.zeros and _ascend(acts.keys):
+        return acts.written, acts.keys.slice(0, 0)  # rows of a table that is read, and new ones: each key once
     codes, order = _codes(acts.keys), acts.order
     last = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
     last[codes[order]] = order  # of an index that comes more than once numpy keeps the last
@@ -228,6 +230,15 @@ def _times(array: pa.Array, column: Column) -> pa.Array:
 
 
 # ---------------------------------------------------------------- keys
+
+
+def _ascend(keys: pa.Table) -> bool:
+    """Whether each row's key is known to be above that of the row before it: of one column of numbers, where that costs a twentieth of `_codes`."""
+    if keys.num_columns != 1 or not pa.types.is_integer(keys.schema.field(0).type):
+        return False
+    column = keys.column(0)
+    values = column.to_numpy()
+    return not column.null_count and bool((values[1:] > values[:-1]).all())
 
 
 def _codes(keys: pa.Table) -> NDArray[np.int64]:

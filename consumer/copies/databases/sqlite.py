@@ -76,7 +76,9 @@ class Sqlite(StandardSql):
 
     def prepare(self, database: Statements) -> None:
         """A commit waits for the disk: what was acked must not be lost with the power."""
-        database.query(f"PRAGMA busy_timeout = {_LOOK_MS}")  # as in `begin`: a file that is not in WAL mode yet changes only while no other has it open
+        database.query(
+            f"PRAGMA busy_timeout = {_LOOK_MS}"
+        )  # as in `begin`: a file that is not in WAL mode yet changes only while no other has it open
         database.query("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
         database.execute("PRAGMA foreign_keys = OFF")  # of a user's tables, and

@@ -33,7 +33,9 @@ def attach_lake(connection: Any, path: str, *, read_only: bool = False) -> None:
         connection.execute(f"LOAD {_text(extension)}")
     except (duckdb.IOException, duckdb.InvalidInputException) as error:
         why = str(error).strip().splitlines()[0]
-        raise ImportError(f"copies in DuckLake need its extension of DuckDB {duckdb.__version__}: {why}: {install('ducklake')}") from error
+        raise ImportError(
+            f"copies in DuckLake need its extension of DuckDB {duckdb.__version__}: {why}: {install('ducklake')}"
+        ) from error
     connection.execute(f"ATTACH {_text(f'ducklake:{path}')} AS {_LAKE}{' (READ_ONLY)' * read_only}")
     connection.execute(f"USE {_LAKE}")
 

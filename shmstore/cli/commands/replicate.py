@@ -53,8 +53,8 @@ def add(commands: Commands) -> None:
         "--to",
         required=True,
         metavar="ADDRESS",
-        help="duckdb:///FILE, ducklake:///FILE, delta:PATH or URL, parquet:PATH, postgresql://USER@HOST/DATABASE, mysql://USER@HOST:PORT, sqlite:///FILE, with {database} and "
-        "{table} if you name them (of a database behind #); packages may bring others",
+        help="duckdb:///FILE, ducklake:///FILE, delta:PATH or URL, parquet:PATH, postgresql://USER@HOST/DATABASE, mysql://USER@HOST:PORT, sqlite:///FILE, "
+        "with {database} and {table} if you name them (of a database behind #); packages may bring others",
     )
     where.add_argument(
         "--storage", action="append", default=[], metavar="NAME=VALUE", help="delta-rs storage option, for an object store"
