@@ -371,6 +371,10 @@ def _tls(url: ServerUrl) -> dict[str, Any]:
 def _literals(array: pa.Array) -> pa.Array:
     """Values as literals. Moments and floating point numbers are text, which each column reads exactly; a BIT column reads numbers alone so."""
     kind = array.type
+    if pa.types.is_float32(kind):
+        array = array.cast(
+            pa.float64()
+        )  # all its digits: the shortest text of the largest FLOAT is a number above it, which the server refuses
     if pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind):
         return plain(array)
     if pa.types.is_binary(kind):

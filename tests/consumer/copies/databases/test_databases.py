@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shmstore import Column, Event, EventType, TableSchema
@@ -357,6 +358,27 @@ def test_every_name_that_a_column_can_have_on_the_source(target: Copies, binlog:
         "id": 0,
         **{name: number for number, name in enumerate(names)},
     }
+
+
+def test_the_extremes_of_floating_point_numbers(target: Copies, binlog: Binlog) -> None:
+    """Each is the same value in the copy; the shortest text of the largest FLOAT would be a number above it."""
+    singles = [
+        3.4028234663852886e38,
+        -3.4028234663852886e38,
+        1.401298464324817e-45,
+        1.1754943508222875e-38,
+        0.10000000149011612,
+        -0.0,
+    ]
+    doubles = [1.7976931348623157e308, -1.7976931348623157e308, 2.2250738585072014e-308, 0.1, 1e23, -0.0]
+    table = TableSchema("shop", "numbers", (Column("id", "int"), Column("f", "float"), Column("d", "double")), (0,))
+    copy = replication(target)
+    apply(copy, 0, binlog.insert(*zip(range(6), singles, doubles, strict=True), table=table))
+    assert not copy.aside
+    _, rows = target.held("numbers", {"f": "float"})
+    found = sorted((int(row[2]), float(row[1]), float(row[0])) for row in rows)  # of d, f, id
+    assert [np.float32(row[1]) for row in found] == [np.float32(value) for value in singles]
+    assert [row[2] for row in found] == doubles
 
 
 PAIR = TableSchema("shop", "pair", (Column("id", "int"), Column("n", "int")), (0,))
