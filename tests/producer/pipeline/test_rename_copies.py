@@ -9,8 +9,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,21 +71,21 @@ def replicating(store: str, state: Path, path: Path) -> Iterator[None]:
             process.send_signal(signal.SIGTERM)
 
 
-def step(choose: random.Random, server: Server, database: str, done: dict[int, int]) -> None:
+def step(choose: random.Random, run: Callable[[str], object], done: dict[int, int]) -> None:
     """One statement on one shard; `done` counts the migrations that each has."""
     number = choose.choice(SHARDS)
     table, kind, key = f"orders_{number}", choose.random(), choose.randint(1, 40)
     if kind < 0.08 and done[number] < len(MIGRATIONS) and done[number] <= min(done.values()):
-        execute(server, database, f"ALTER TABLE {table} {MIGRATIONS[done[number]]}")
+        run(f"ALTER TABLE {table} {MIGRATIONS[done[number]]}")
         done[number] += 1
     elif kind < 0.09:
-        execute(server, database, f"TRUNCATE TABLE {table}")
+        run(f"TRUNCATE TABLE {table}")
     elif kind < 0.3:
-        execute(server, database, f"DELETE FROM {table} WHERE id = {key}")
+        run(f"DELETE FROM {table} WHERE id = {key}")
     else:
         more = ", bb = 3" if done[number] >= 6 else ""
         values = f"id = {key}, v = 'v{choose.randint(1, 999)}'{more}"
-        execute(server, database, f"INSERT INTO {table} SET {values} ON DUPLICATE KEY UPDATE v = CONCAT(v, 'u')")
+        run(f"INSERT INTO {table} SET {values} ON DUPLICATE KEY UPDATE v = CONCAT(v, 'u')")
 
 
 def follow(server: Server, database: str, folder: Path, seed: int, steps: int, kills: int) -> None:
@@ -98,31 +98,27 @@ def follow(server: Server, database: str, folder: Path, seed: int, steps: int, k
     words = ["--rename", rf"{database}\.orders_\d+ -> {database}.orders", "--rename-origin", "shard", "--snapshot", "initial"]
     words += ["--include", f"{database}.*", "--retry-longest", "0.2"]
     places = sorted(choose.sample(range(steps), kills))
-    try:
-        with killable(server, store, state, *words) as first:
-            process = first
-            wait_for(lambda: (state / store / "tables.jsonl").exists(), "the producer")
-            with replicating(store, state, path):
-                for at in range(steps):
-                    step(choose, server, database, done)
-                    if at in places:
-                        process.kill()
-                        process.wait()
-                        process = subprocess.Popen(process.args)
-                for number in SHARDS:
-                    for migration in MIGRATIONS[done[number] :]:
-                        execute(server, database, f"ALTER TABLE orders_{number} {migration}")
-                wanted = union(server, database)
-                deadline = time.monotonic() + 120
-                while process.poll() is None and copied(path) != wanted and time.monotonic() < deadline:
-                    time.sleep(0.2)
-                assert process.poll() is None, "the producer ended"
-                assert copied(path) == wanted
-            if process is not first:
-                process.kill()
-                process.wait()
-    finally:
-        remove(store, str(state))
+    with killable(server, store, state, *words) as first, ExitStack() as others:
+        others.callback(remove, store, str(state))
+        process = first
+        wait_for(lambda: (state / store / "tables.jsonl").exists(), "the producer")
+        with replicating(store, state, path), server.connect(database=database) as connection, connection.cursor() as cursor:
+            for at in range(steps):
+                step(choose, cursor.execute, done)
+                if at in places:
+                    process.kill()
+                    process.wait()
+                    process = subprocess.Popen(process.args)
+                    others.callback(process.kill)
+            for number in SHARDS:
+                for migration in MIGRATIONS[done[number] :]:
+                    cursor.execute(f"ALTER TABLE orders_{number} {migration}")
+            wanted = union(server, database)
+            deadline = time.monotonic() + 120
+            while process.poll() is None and copied(path) != wanted and time.monotonic() < deadline:
+                time.sleep(0.2)
+            assert process.poll() is None, "the producer ended"
+            assert copied(path) == wanted
 
 
 def test_a_copy_follows_shards(mariadb: Server, database: str, tmp_path: Path) -> None:
@@ -130,6 +126,7 @@ def test_a_copy_follows_shards(mariadb: Server, database: str, tmp_path: Path) -
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "seed", [random.SystemRandom().randrange(1 << 20) for _ in range(int(os.environ.get("SHMSTORE_TEST_SEEDS", "5")))]
 )
