@@ -20,7 +20,7 @@ class TableResult(NamedTuple):
     """What came of one table. It is equal where `differences` is 0 and `problem` is empty.
 
     `rows` were read of the source, `copied` of the copy; `changed` keys changed between the positions `since` and `until`, and `again` rows
-    were compared again for it. `told` has some of the differences.
+    were compared again for it. `samples` has some of the differences.
     """
 
     table: TableSchema
@@ -29,7 +29,7 @@ class TableResult(NamedTuple):
     changed: int = 0
     again: int = 0
     differences: int = 0
-    told: tuple[Difference, ...] = ()
+    samples: tuple[Difference, ...] = ()
     problem: str = ""
     since: Position | None = None
     until: Position | None = None

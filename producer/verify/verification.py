@@ -45,7 +45,7 @@ from shmstore.producer.verify.source_rows import SourceRows, StoredRow, StoredRo
 
 ATTEMPTS = 5  # of a table whose definition changes meanwhile
 ROUNDS = 20  # of comparing keys again that change all the time
-TOLD = 1000  # keys that differ whose values are read
+SAMPLES = 1000  # keys that differ whose values are read
 BATCH_EVENTS = 4096
 LOOK = 0.05  # seconds between two looks at the store
 
@@ -240,16 +240,18 @@ class Verification:
         keys = {moved[number] for number in odd.tolist() if number in moved}
         keys |= self._keys_of(source, copy, schema, still)
         differences, rest = self._settle(source, copy, schema, keys)
-        more = max(0, len(still) - TOLD)
+        more = max(0, len(still) - SAMPLES)
         problem = f"{len(rest)} rows change so often that they were never met at rest" if rest and not differences else ""
-        told = tuple(sorted(differences, key=lambda each: key_bytes(each.key, range(len(each.key)))))
+        samples = tuple(sorted(differences, key=lambda each: key_bytes(each.key, range(len(each.key)))))
         end = self._end()
-        return found._replace(again=len(keys), differences=len(differences) + more, told=told[:TOLD], problem=problem, until=end)
+        return found._replace(
+            again=len(keys), differences=len(differences) + more, samples=samples[:SAMPLES], problem=problem, until=end
+        )
 
     def _keys_of(self, source: SourceRows, copy: ReadableCopy, schema: TableSchema, numbers: Numbers) -> set[bytes]:
-        """The keys that have these numbers, `TOLD` at most: both sides are read once more for it."""
+        """The keys that have these numbers, `SAMPLES` at most: both sides are read once more for it."""
         found: dict[int, bytes] = {}
-        wanted = min(TOLD, len(numbers))
+        wanted = min(SAMPLES, len(numbers))
 
         def look(rows: StoredRows) -> bool:
             own = row_numbers(rows, source.key)[:, 0]

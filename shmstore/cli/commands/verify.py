@@ -278,14 +278,14 @@ def _lines(found: TableResult) -> list[str]:
     lines = [
         f"{name}: DIFFERENT, {found.differences:,} rows of {found.rows:,} in the source and {found.copied:,} in the copy{meanwhile}"
     ]
-    lines += [f"  {_difference(found, number)}" for number in range(min(SHOWN, len(found.told)))]
+    lines += [f"  {_difference(found, number)}" for number in range(min(SHOWN, len(found.samples)))]
     if found.differences > SHOWN:
-        lines.append(f"  and {found.differences - min(SHOWN, len(found.told)):,} more")
+        lines.append(f"  and {found.differences - min(SHOWN, len(found.samples)):,} more")
     return lines
 
 
 def _difference(found: TableResult, number: int) -> str:
-    one, columns = found.told[number], found.table.columns
+    one, columns = found.samples[number], found.table.columns
     names = [columns[i].name for i in found.table.primary_key]
     key = ", ".join(f"{name}={_text(value)}" for name, value in zip(names, one.key, strict=True))
     if one.copy is None or one.source is None:
@@ -325,9 +325,9 @@ def _document(found: TableResult) -> str:
         return None if values is None else dict(zip(found.table.names, map(_plain, values), strict=True))
 
     names = [found.table.names[i] for i in found.table.primary_key]
-    told = [
+    samples = [
         {"key": dict(zip(names, map(_plain, each.key), strict=True)), "source": row(each.source), "copy": row(each.copy)}
-        for each in found.told
+        for each in found.samples
     ]
     document = {
         "table": f"{found.table.database}.{found.table.table}",
@@ -337,7 +337,7 @@ def _document(found: TableResult) -> str:
         "since": place(found.since),
         "until": place(found.until),
         "seconds": round(found.seconds, 3),
-        "told": told,
+        "samples": samples,
     }
     return json.dumps(document, ensure_ascii=False)
 

@@ -77,9 +77,9 @@ def test_equal_and_different(run: Running, database: str, tmp_path: Path, capsys
     assert main(words(run, tmp_path, "--at-rest", "--json")) == 1
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (document["equal"], document["differences"], document["rows"]) == (False, 3, 1000)
-    assert document["told"][0]["key"] == {"id": 5}
-    assert document["told"][0]["copy"] == {"id": 5, "n": None, "t": "ROW 5"}
-    assert document["told"][1]["copy"] is None
+    assert document["samples"][0]["key"] == {"id": 5}
+    assert document["samples"][0]["copy"] == {"id": 5, "n": None, "t": "ROW 5"}
+    assert document["samples"][1]["copy"] is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])

@@ -113,11 +113,11 @@ def test_a_copy_that_follows_is_equal_while_both_change(any_server: Server, data
                 return [{**row, "n": row["n"] + 1} if row["id"] == 4_500 else row for row in rows if row["id"] != 4_800]
 
             found = verified(run, lambda *_: CalledCopy(broken), database, subscription="copy")
-    assert [each.key for each in found.told] == [[4_500], [4_800]]
+    assert [each.key for each in found.samples] == [[4_500], [4_800]]
     assert found.differences == 2
-    assert [(each.source is None, each.copy is None) for each in found.told] == [(False, False), (False, True)]
-    assert found.told[0].source is not None
-    assert found.told[0].copy == [4_500, found.told[0].source[1] + 1, "row 4500"]
+    assert [(each.source is None, each.copy is None) for each in found.samples] == [(False, False), (False, True)]
+    assert found.samples[0].source is not None
+    assert found.samples[0].copy == [4_500, found.samples[0].source[1] + 1, "row 4500"]
 
 
 class ExitLoad:
@@ -252,10 +252,10 @@ def test_every_broken_cell_of_a_copy_is_found(
             damaged[r][c] = other
             result = found([tuple(row) for row in damaged])
             assert result.differences == 1, (schema.columns[c], value, other, result)
-            (told,) = result.told
-            assert told.source is not None
-            assert told.copy is not None
-            assert [i for i in range(16) if told.source[i] != told.copy[i]] == [c]
+            (sample,) = result.samples
+            assert sample.source is not None
+            assert sample.copy is not None
+            assert [i for i in range(16) if sample.source[i] != sample.copy[i]] == [c]
 
 
 def near(value: Any) -> Any:
@@ -296,7 +296,7 @@ def test_a_copy_in_postgresql(mariadb: Server, database: str, tmp_path: Path) ->
             connection.execute("UPDATE copied SET d = d + 0.00001 WHERE id = 1")
             connection.execute("UPDATE copied SET s = NULL WHERE id = 1")
             connection.execute("DELETE FROM copied WHERE id = 2")
-            changed, missing = sorted(verified(run, copies, database).told, key=lambda each: each.copy is None)
+            changed, missing = sorted(verified(run, copies, database).samples, key=lambda each: each.copy is None)
             assert (changed.source[4], changed.copy[4], changed.source[7], changed.copy[7]) == (  # type: ignore[index]
                 *("-123456789012345.00010", "-123456789012345.00009"),
                 *("", None),
@@ -327,7 +327,7 @@ def test_a_copy_on_a_server(any_server: Server, database: str, tmp_path: Path) -
         copies = lambda database, table: ServerCopy(run.settings, database, "copied")  # noqa: E731
         assert verified(run, copies, database).equal
         cursor.execute("UPDATE copied SET s = 'x' WHERE id = 2")
-        (difference,) = verified(run, copies, database).told
+        (difference,) = verified(run, copies, database).samples
         assert (difference.source[7], difference.copy[7]) == ("x ", "x")  # type: ignore[index]
         cursor.execute("INSERT INTO copied SELECT 9, b, k, n, d, f, g, s, t, w, y, i, e, m, bits, x FROM t WHERE id = 1")
         assert verified(run, copies, database).differences == 2
@@ -357,7 +357,7 @@ def test_a_copy_with_a_key_of_its_own_is_asked_by_the_source_s(
             assert sorted(copy.rows_of(table, [[7], [20], [21], [999]])) == [[7, 8, "row 7"], [21, 21, "row 21"]]
         assert not read
         found = verified(run, lambda *_: ServerCopy(run.settings, database, "copied"), database)
-        assert [(each.key, each.copy is None) for each in found.told] == [([7], False), ([20], True)]
+        assert [(each.key, each.copy is None) for each in found.samples] == [([7], False), ([20], True)]
 
 
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,7 +442,7 @@ def test_a_key_that_is_hashed(any_server: Server, database: str, tmp_path: Path)
                     yield {"id": key, "n": n + (t == "row 50"), "t": t}
 
         found = verified(run, lambda *_: CalledCopy(read), database)
-        assert [(each.source or each.copy or [])[2] for each in found.told] == ["row 50"]
+        assert [(each.source or each.copy or [])[2] for each in found.samples] == ["row 50"]
 
 
 def test_what_cannot_be_compared_says_why(mariadb: Server, database: str, tmp_path: Path) -> None:
@@ -485,7 +485,7 @@ def progress(done):
         os.kill(os.getpid(), 9)
 with Verification(settings, lambda *_: parquet(place), subscription=None, progress=progress) as verification:
     found = verification.verify(database, "t")
-print(json.dumps([found.rows, found.differences, [each.key for each in found.told], sum(each.doing == "reading the source" for each in pieces)]))
+print(json.dumps([found.rows, found.differences, [each.key for each in found.samples], sum(each.doing == "reading the source" for each in pieces)]))
 """
 
 
