@@ -81,11 +81,11 @@ class Settings:
         "account to log in with; it needs REPLICATION SLAVE and REPLICATION CLIENT (MariaDB: BINLOG MONITOR), and SELECT for snapshots",
     )
     password: str = _option("", "password of the account (environment or file only)", flag=False)
-    password_file: str = _option("", "file that holds the password; read again at each connection")
+    password_file: str = _option("", "file with the password; read again at each connection")
     password_command: str = _option(
         "",
-        "shell command that prints the password, such as a cloud's token; run for each connection, with the server in $SHMSTORE_HOST, "
-        "$SHMSTORE_PORT and $SHMSTORE_USER; it has 30 seconds",
+        "shell command that prints the password, such as a cloud's token; run for each connection, for at most 30 seconds, with the "
+        "server in $SHMSTORE_HOST, $SHMSTORE_PORT and $SHMSTORE_USER",
     )
     tls: str = _option(
         "preferred",
@@ -102,20 +102,20 @@ class Settings:
     retry_first: float = _option(0.1, "seconds before the first attempt to reconnect; doubled each time", low=0)
     retry_longest: float = _option(30.0, "most seconds between two attempts to reconnect", low=0.1)
     # ---- position
-    binlog: str = _option("", "local binlog file, or folder of them, to read instead of a server")
+    binlog: str = _option("", "local binlog file, or folder of binlog files, to read instead of a server")
     start: str = _option(
         "latest",
         "where to begin if there is nothing to continue from: latest, earliest, FILE:OFFSET, a GTID set (or gtid:SET) or an ISO time "
-        "(or time:TIME; UTC, unless it names a zone; one that has not come yet means latest)",
+        "(or time:TIME; UTC, unless it names a zone; a future time means latest)",
     )
     gtid: str = _option(
         "auto",
-        "how to follow the position: by GTID if the server has them (auto), or by file and offset only (off)",
+        "how to follow the position: by GTID if the server has GTIDs (auto), or by file and offset only (off)",
         choices=("auto", "off"),
     )
     on_purged: str = _option(
         "fail",
-        "if the server has deleted the binlog that comes next: stop (fail), continue with the newest or oldest event it has (latest, "
+        "if the server has deleted the next binlog: stop (fail), continue with the server's newest or oldest event (latest, "
         "earliest), or continue with the newest and read all tables again (snapshot; rows deleted meanwhile stay in readers' copies)",
         choices=("fail", "latest", "earliest", "snapshot"),
     )
@@ -127,24 +127,22 @@ class Settings:
     )
     new_tables: str = _option(
         "stream",
-        "a table that changed filters let in, or whose rows or columns they change, and one that a RENAME brings in: read its changes from "
-        "then on (stream), or read its rows first, as `shmstore snapshot` does (snapshot)",
+        "when new filters, or a RENAME, let a table in, or new filters change its rows or columns: read its changes from then on "
+        "(stream), or first read its rows, as `shmstore snapshot` does (snapshot)",
         choices=("stream", "snapshot"),
     )
     snapshot_connections: int = _option(
-        0, "connections that read a snapshot's tables at once; 0: a tenth of those that the server has free, from 1 to 4", low=0
+        0, "connections that read a snapshot's tables at once; 0: a tenth of the server's free connections, from 1 to 4", low=0
     )
-    snapshot_chunk: int = _option(
-        0, "rows of a snapshot that are read at a time, at most; 0: as many as 8 MiB hold and half a second brings", low=0
-    )
+    snapshot_chunk: int = _option(0, "most rows in a chunk of a snapshot; 0: as many as fit into 8 MiB and half a second", low=0)
     # ---- tables and columns
     include: tuple[str, ...] = _option((), f"tables to read: {FORMS}; none: all tables")
-    exclude: tuple[str, ...] = _option((), "tables to leave out, by the same patterns; wins over include")
+    exclude: tuple[str, ...] = _option((), "tables to leave out: the same patterns; wins over include")
     client_filters: str = _option(
         "narrow",
-        "what the filter of a client of canal's protocol means: the tables that it gets of those that are read (narrow); or, as in Canal, which "
-        "tables are read: those of include and all that any client's filter names, but for exclude (replace). A client that logs in to "
-        "`shmstore serve` then decides what is read",
+        "effect of the filters of Canal's clients: each client gets only its tables of those that the producer reads (narrow); or, "
+        "as in Canal, the producer reads the tables of include and of every client's filter, except exclude (replace): then clients "
+        "that log in to `shmstore serve` decide what is read",
         choices=("narrow", "replace"),
     )
     rename: tuple[str, ...] = _option(
@@ -158,9 +156,9 @@ class Settings:
     )
     row_filter: tuple[str, ...] = _option(
         (),
-        "which rows of tables to read, as \"shop.orders: country = 'DE' AND total >= 100\" (once for each): = <> < <= > >= IN, BETWEEN, LIKE, "
-        "IS NULL, AND, OR, NOT; text is compared exactly, case and spaces too, times of a TIMESTAMP in UTC. A row that a change takes out "
-        "of the filter is deleted, one that it brings in is inserted. Needs binlog_row_image = FULL",
+        "rows to read of a table, such as \"shop.orders: country = 'DE' AND total >= 100\" (once for each table): = <> < <= > >= IN, "
+        "BETWEEN, LIKE, IS NULL, AND, OR, NOT. Text is compared exactly, with case and spaces, a TIMESTAMP in UTC. A change that "
+        "takes a row out of the filter arrives as a DELETE, one that brings it in as an INSERT. Needs binlog_row_image = FULL",
     )
     column_include: tuple[str, ...] = _option(
         (), "columns to keep: the same patterns on DATABASE.TABLE.COLUMN; none: all columns"
@@ -172,11 +170,11 @@ class Settings:
     operations: tuple[str, ...] = _option(OPERATIONS, "kinds of change to keep, separated by commas")
     ghost_tables: str = _option(
         "drop",
-        "tables beside T that gh-ost and pt-online-schema-change work on (_T_gho, _T_ghc, _T_del, _T_new, _T_old): leave them out (drop), so "
-        "that T alone is seen to change, or read them like others (keep)",
+        "working tables of gh-ost and pt-online-schema-change (_T_gho, _T_ghc, _T_del, _T_new, _T_old): leave them out, so that "
+        "readers see only T change (drop), or read them like other tables (keep)",
         choices=("drop", "keep"),
     )
-    rows_query: bool = _option(False, "keep the statement behind a change in the event's props, if the server logs it")
+    rows_query: bool = _option(False, "keep the statement that caused a change in the event's props, if the server logs it")
     statements: str = _option(
         "fail",
         "changes logged as statements instead of rows: stop (fail), or keep their text as QUERY (pass)",
@@ -184,7 +182,7 @@ class Settings:
     )
     row_image: str = _option(
         "full",
-        "binlog_row_image that the server must have; a column that the binlog leaves out all the same is absent, not NULL",
+        "binlog_row_image that the server must have; a column that is missing in the binlog nevertheless is absent, not NULL",
         choices=("full", "any"),
     )
     on_error: str = _option(
@@ -192,64 +190,70 @@ class Settings:
     )
     schema_history: str = _option(
         "auto",
-        "learn column names from DDLs and keep them in a file; auto: unless binlog_row_metadata is FULL (the server is then "
-        "asked how columns are defined); now: once, where rows do not fit what was followed, read them with the server's present tables: columns of one "
-        "type that were renamed, or changed names, before the start do not show, so start behind such a DDL",
+        "follow the DDLs, and keep the tables' definitions in a file; auto: only if binlog_row_metadata is not FULL (with FULL the "
+        "server is asked for definitions); now: once, for rows that do not fit the history, use the server's present tables. This is "
+        "wrong if columns of the same type were renamed or swapped after the start position, so start after such a DDL",
         choices=("auto", "on", "off", "now"),
     )
     on_problem: str = _option(
         "",
-        "shell command that is run once when a problem begins (no link to the server, no free space, the producer ended with an error) and once "
-        "when it ends, with a JSON document on its standard input (event, problem, store, source, what, fix, since, time); or the http:// or "
-        "https:// address that the document is posted to; each has 30 seconds. Where an address is secret, give it in the environment or the file",
+        "shell command to run, or http:// or https:// address to post to, once when a problem begins (no link to the server, no free "
+        "space, the producer ended with an error) and once when it ends. It gets a JSON document (event, problem, store, source, "
+        "what, fix, since, time), a command on its standard input, and has 30 seconds. Put a secret address into the environment or "
+        "the file",
     )
     # ---- transactions
-    transaction_events: int = _option(4096, "events of a transaction that are kept together; a larger one comes in parts", low=1)
-    transaction_bytes: int = _option(
-        4 << 20, "bytes of a transaction that are kept together; a larger one comes in parts", low=1024
+    transaction_events: int = _option(
+        4096, "most events of a transaction that are kept together; a larger transaction comes in parts", low=1
     )
-    empty_events: int = _option(8192, "emit one in N transactions emptied by filters, to record progress", low=1)
-    empty_seconds: float = _option(5.0, "emit one at least this often, where there are any", low=0)
+    transaction_bytes: int = _option(
+        4 << 20, "most bytes of a transaction that are kept together; a larger transaction comes in parts", low=1024
+    )
+    empty_events: int = _option(8192, "keep one in N transactions that filters left empty, to record progress", low=1)
+    empty_seconds: float = _option(5.0, "keep an empty transaction at least this often, if there are any", low=0)
     merge_wait: float = _option(
-        1.0, "several sources in one store: seconds to wait for a silent one before emitting newer events of the others", low=0.01
+        1.0,
+        "with several sources in one store: seconds to wait for a silent source before newer events of the others are put",
+        low=0.01,
     )
     # ---- store
     state: str = _option(
         "",
-        "folder of stores' homes: logs, what readers have acked, schema histories; empty: $SHMSTORE_STATE, or ~/.local/state/shmstore",
+        "folder of stores' homes (log, acks, schema history); empty: $SHMSTORE_STATE, or ~/.local/state/shmstore",
     )
     store_path: str = _option("", "file to keep the store in, instead of shared memory")
-    store_group: str = _option("", "group whose members may use the new store too; empty: only its owner")
+    store_group: str = _option("", "group whose members may use the new store, too; empty: only its owner")
     store_checksum: bool = _option(False, "add a CRC-32 to each event of the new store; always with store_path")
-    capacity: int = _option(
-        0, "most events that the store's ring holds, a power of two; 0: as many as it has, 16384 in a new one", low=0
-    )
-    memory_unit: int = _option(0, "bytes of memory for each of these events; 0: as many as it has, 1024 in a new one", low=0)
+    capacity: int = _option(0, "most events in the store's ring, a power of two; 0: unchanged, 16384 for a new store", low=0)
+    memory_unit: int = _option(0, "bytes of memory for each of these events; 0: unchanged, 1024 for a new store", low=0)
     batch_mode: str = _option(
-        "MEMSIZE", "what limits the new store: events and bytes, or events only (ITEMSIZE)", choices=("MEMSIZE", "ITEMSIZE")
+        "MEMSIZE",
+        "what limits the ring of the new store: events and bytes, or events only (ITEMSIZE)",
+        choices=("MEMSIZE", "ITEMSIZE"),
     )
-    ddl_isolation: bool = _option(False, "give readers of the new store each DDL in a batch of its own")
+    ddl_isolation: bool = _option(False, "readers of the new store get each DDL in a separate batch")
     log: str = _option(
         "on",
-        "keep the new store's events on disk too, in its folder in `state`: slow readers read on there, and after a reboot everything "
-        "is as it was (on); or the ring alone, which forgets (off)",
+        "keep the new store's events on disk, too, in its home: slow readers read them there, and after a reboot the store is "
+        "restored (on); or keep only the ring (off)",
         choices=("on", "off"),
     )
     log_keep: str = _option(
         "",
-        "how long the log keeps events that every reader has acked: 90m, 24h, 7d, or seconds; empty: as long as now, 24h in a new one",
+        "how long the log keeps events that every reader has acked: 90m, 24h, 7d, or seconds; empty: unchanged, 24h for a new store",
     )
     log_size: str = _option(
         "",
-        "most bytes of the log, as 500m or 10g; what was acked goes earlier then, and `lag` decides about the rest; empty: as many as now, "
-        "10g in a new one",
+        "most bytes of the log, such as 500m or 10g; when they are used up, acked events are removed earlier, and `lag` decides "
+        "about the rest; empty: unchanged, 10g for a new store",
     )
     lag: str = _option(
         "block",
-        "when a reader is so far behind that the log (without one: the ring) is full: the producer waits, or marks the reader lost (evict)",
+        "when the log (without one: the ring) is full because a reader is far behind: the producer waits (block), or marks the "
+        "reader lost (evict)",
         choices=("block", "evict"),
     )
-    evict_after: float = _option(30.0, "seconds that the producer waits before it marks a reader lost", low=0)
+    evict_after: float = _option(30.0, "with lag = evict: seconds that the producer waits before it marks a reader lost", low=0)
 
     def __post_init__(self) -> None:
         if not self.store:

@@ -47,7 +47,9 @@ def arguments() -> argparse.ArgumentParser:
         help="path of the copies, with {database} and {table}, and {source} if the store has several; iceberg: CATALOG.SCHEMA.TABLE; "
         "or a database: postgresql://USER@HOST/DATABASE#{database}.{table}, mysql://USER@HOST:PORT#{database}.{table}, sqlite:///FILE#{table}",
     )
-    what.add_argument("--format", choices=FORMATS, default="", help="what the copies are, unless in a database (default: delta)")
+    what.add_argument(
+        "--format", choices=FORMATS, default="", help="form of the copies, unless they are in a database (default: delta)"
+    )
     what.add_argument(
         "--password-file",
         metavar="FILE",
@@ -68,13 +70,13 @@ def arguments() -> argparse.ArgumentParser:
     what.add_argument(
         "--remove-dropped",
         action="store_true",
-        help="remove the copy of a table that is dropped or gets another name (default: it stays, without rows); histories stay",
+        help="remove the copy of a table that is dropped or renamed (default: keep it without rows); histories stay",
     )
     what.add_argument(
         "--storage", action="append", default=[], metavar="NAME=VALUE", help="delta-rs storage option, for an object store"
     )
     what.add_argument(
-        "--optimize", type=int, default=0, metavar="N", help="put a Delta table's small files together after each N commits"
+        "--optimize", type=int, default=0, metavar="N", help="compact a Delta table's small files after each N commits"
     )
     what.add_argument(
         "--merge",
@@ -91,7 +93,7 @@ def arguments() -> argparse.ArgumentParser:
         metavar="DIR",
         help="folder of the query's checkpoint (default: _checkpoint in the folder of the copies; databases and iceberg need one)",
     )
-    query.add_argument("--once", action="store_true", help="stop when everything that is in the store now has been copied")
+    query.add_argument("--once", action="store_true", help="stop when all events that are in the store now are copied")
     query.add_argument("--interval", default="0 seconds", help="least time between two micro-batches (default: %(default)s)")
     query.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="further option of the Spark source")
     query.add_argument("--master", help="Spark master, unless spark-submit gives one (default: local[*])")

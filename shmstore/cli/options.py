@@ -15,7 +15,7 @@ FORMATS = ("json", "canal", "debezium", "maxwell")
 def add_store(sub: Parser) -> None:
     """Add the store that a command is about."""
     sub.add_argument("store", metavar="STORE", help="name of the store, as `shmstore ls` shows it")
-    sub.add_argument("--path", metavar="FILE", help="file of a store that is kept in a file instead of shared memory")
+    sub.add_argument("--path", metavar="FILE", help="the store's file, if it is in a file instead of shared memory")
     add_state(sub)
 
 
@@ -38,13 +38,13 @@ def add_form(sub: Parser) -> None:
     """Add how events are printed."""
     form = sub.add_argument_group("How to print it")
     form.add_argument("--format", choices=FORMATS, default="json", help="form of the documents (default: json)")
-    form.add_argument("--schemas", action="store_true", help="debezium: add its schema to each document")
+    form.add_argument("--schemas", action="store_true", help="debezium: add the schema to each document")
     form.add_argument("--transactions", action="store_true", help="debezium: add transaction metadata")
-    form.add_argument("--gtids", action="store_true", help="canal: add the executed GTID set, as Canal with gtidon")
+    form.add_argument("--gtids", action="store_true", help="canal: add the executed GTID set, as Canal does with gtidon")
 
 
 def add_log_lines(sub: argparse.ArgumentParser) -> None:
     """Add the options of `cli.log_lines`."""
     lines = sub.add_argument_group("Log lines, on stderr")
-    lines.add_argument("--log-format", choices=("text", "json"), default="text", help="how they look (default: text)")
-    lines.add_argument("--log-level", choices=LEVELS, default="info", help="the least that is written (default: info)")
+    lines.add_argument("--log-format", choices=("text", "json"), default="text", help="form of the lines (default: text)")
+    lines.add_argument("--log-level", choices=LEVELS, default="info", help="lowest level that is written (default: info)")

@@ -15,9 +15,10 @@ from shmstore.errors import did_you_mean
 
 KINDS = ("delta", "parquet", "iceberg", "duckdb", "ducklake", *DATABASES)
 FORMS = (
-    "delta:PATH or URL, parquet:PATH, iceberg:PATH or CATALOG, duckdb:///FILE, ducklake:///FILE, sqlite:///FILE, postgresql://USER@HOST:PORT/DATABASE or "
-    "mysql://USER@HOST:PORT/DATABASE; {database} and {table} stand for the source's; a folder without them is that of {database}/{table}. Of a "
-    "database or catalog, #NAME behind it names the table (default: #{table}, of DuckDB, MySQL and Iceberg #{database}.{table})"
+    "delta:PATH or URL, parquet:PATH, iceberg:PATH or CATALOG, duckdb:///FILE, ducklake:///FILE, sqlite:///FILE, "
+    "postgresql://USER@HOST:PORT/DATABASE or mysql://USER@HOST:PORT/DATABASE; {database} and {table} are the source's names; a "
+    "folder without them means FOLDER/{database}/{table}. After a database or catalog, #NAME is the table (default: #{table}; "
+    "DuckDB, MySQL and Iceberg: #{database}.{table})"
 )
 
 

@@ -14,12 +14,12 @@ def add(commands: Commands) -> None:
     sub = commands.group("config", "check a configuration file", "example:\n  shmstore config check").add(
         check,
         "check",
-        "say what is wrong in a configuration file",
+        "check a configuration file and list what is wrong",
         "  shmstore config check /etc/shmstore/shop.toml",
-        "One file serves every command: [producer] and [source.NAME] for produce, run, doctor and verify, [serve], [metrics], [web] and "
-        "[top] for these, [log] for how log lines look (format, level). It finds unknown sections and keys, values that are not "
-        "allowed, and files that cannot be read. Nothing is connected to; `shmstore doctor --config FILE` does that.\n"
-        "Exit codes: 0 nothing is wrong, 1 something is, 2 the file cannot be read.",
+        "One file serves every command: [producer] and [source.NAME] for produce, run, doctor and verify, [serve], [metrics], [web] "
+        "and [top] for these commands, [log] for the log lines (format, level). It finds unknown sections and keys, values that are "
+        "not allowed, and files that cannot be read. It does not connect to a server; `shmstore doctor --config FILE` does.\n"
+        "Exit codes: 0 nothing is wrong, 1 something is wrong, 2 the file cannot be read.",
         store=False,
     )
     sub.add_argument(

@@ -23,21 +23,23 @@ def add(commands: Commands) -> None:
         "reload",
         "let the producer of a store read its configuration file again",
         "  shmstore reload orders",
-        "The filters of the file (include, exclude, row_filter, operations, ghost_tables, column_include, column_exclude, column_mask, "
-        "column_hash) and new_tables are in force from the end of a transaction on. It prints from which position on that is; the event of "
-        "the change, of which readers learn it, is in the log. Where the file has an error, or changes what needs a restart, nothing of it "
-        "is taken, for any store of that process, and the exit code is 1. SIGHUP to the producer does the same, and says it in its log.",
+        "The new filters (include, exclude, row_filter, operations, ghost_tables, column_include, column_exclude, column_mask, "
+        "column_hash) and new_tables are in force from the end of a transaction on. The command prints that position, and the store "
+        "gets an event about the change. If the file has an error, or changes an option that needs a restart, then nothing changes, "
+        "for any store of that producer process, and the exit code is 1. SIGHUP does the same; the answer is then in the producer's "
+        "log.",
     )
     _add_wait(sub, "for the producer's answer")
     sub = commands.add(
         pause,
         "pause",
-        "let the producer of a store read nothing, or one reader be given nothing, until it is resumed",
+        "stop the producer of a store, or one of its readers, until it is resumed",
         "  shmstore pause orders\n  shmstore pause orders --subscription audit",
-        "The producer pauses at the end of a transaction and closes its link to the server, which has to keep the binlog from there on. It keeps "
-        "the store, whose readers read on. A pause is in the store's home and outlives restarts: a producer that is started while it is paused "
-        "says so in its first line. The reader of a paused subscription waits, as if nothing came; what it has not acked is kept for it. In a "
-        "store without a log it so holds up the producer when the ring is full, or is evicted.",
+        "The producer pauses at the end of a transaction and closes its link to the server. The server must keep the binlog from "
+        "there on. The producer still owns the store, and readers continue. A pause is a file in the store's home and outlives "
+        "restarts: a producer that is started while it is paused reports that in its first line. The reader of a paused subscription "
+        "waits, as if no event came, and its unacked events are kept. In a store without a log it therefore holds up the producer "
+        "when the ring is full, or is evicted.",
     )
     _add_subscription(sub)
     _add_wait(sub, "until the producer is paused")
@@ -46,17 +48,17 @@ def add(commands: Commands) -> None:
         "resume",
         "let a paused producer, or the reader of a paused subscription, continue",
         "  shmstore resume orders\n  shmstore resume orders --subscription audit",
-        "Both continue where they were paused. A server that has removed the binlog meanwhile stops the producer with an error that says so.",
+        "Both continue where they were paused. If the server has removed the binlog meanwhile, the producer stops with an error.",
     )
     _add_subscription(sub)
     _add_wait(sub, "until the producer reads again")
     commands.add(
         audit,
         "audit",
-        "list what was done to a store from outside: paused, resumed, moved, forgotten, snapshots and reloads",
+        "list the actions on a store: pause, resume, seek, unsubscribe, snapshot and reload",
         "  shmstore audit orders",
-        "A line for each action of the command line, of `shmstore top` and of `shmstore web`, the oldest first: when, by whom, what, and done or "
-        "why not.",
+        "One line for each action of the command line, `shmstore top` and `shmstore web`, the oldest first: when, by whom, what, and "
+        "done or the reason why not.",
     )
 
 
@@ -65,7 +67,7 @@ def _add_wait(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def _add_subscription(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--subscription", metavar="NAME", help="the subscription of that name, in place of the producer")
+    parser.add_argument("--subscription", metavar="NAME", help="this subscription instead of the producer")
 
 
 def reload(options: argparse.Namespace) -> int:

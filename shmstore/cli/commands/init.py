@@ -29,15 +29,16 @@ def add(commands: Commands) -> None:
     commands.add(
         init,
         "init",
-        "write a configuration file to begin with, by asking the server",
+        "write a first configuration file, by asking the server",
         "  shmstore init\n  SHMSTORE_PASSWORD=... shmstore init --host db1 --user repl --include 'shop.*'\n"
         "  shmstore init --from-canal /opt/canal/conf",
-        "It takes the options of produce, looks at the server as doctor does, and writes them into a file with comments: what the account "
-        "sees, what else can be set, and what has to be put right first. No password is written. At a terminal, and without any option of "
-        "produce, it asks: for server, account, password (not shown), tables and the store's name. Ctrl-C leaves nothing behind.\n"
-        "With --from-canal no server is asked: each of Canal's destinations becomes a folder with a file, its passwords in files of their "
-        "own, and its clients' cursors (meta.dat, or ZooKeeper) become subscriptions. A report says what became of every property.\n"
-        "Exit codes: 0 written, 1 written, and something must be put right on the server, 2 an error that says what to do.",
+        "It takes the options of produce, checks the server as doctor does, and writes the options into a file with comments: what "
+        "the account sees, what else can be set, and what must be fixed first. It writes no password. In a terminal, without options "
+        "of produce, it asks for server, account, password (not shown), tables and the store's name. Ctrl-C leaves no file.\n"
+        "With --from-canal it asks no server: each of Canal's destinations becomes a folder with a configuration file and files with "
+        "its passwords, and its clients' cursors (meta.dat, or ZooKeeper) become subscriptions. A report shows what became of every "
+        "property.\n"
+        "Exit codes: 0 written, 1 written, and something must be fixed on the server, 2 an error, with what to do.",
         store=False,
         fill=flags,
     )
@@ -51,11 +52,9 @@ def flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--output",
         metavar="FILE",
-        help=f"where it is written; - for stdout (default: {CONFIG}); with --from-canal a folder (default: this one)",
+        help=f"the file to write; - for stdout (default: {CONFIG}); with --from-canal a folder (default: the current one)",
     )
-    group.add_argument(
-        "--from-canal", metavar="CONF_DIR", help="take over what Canal's folder conf has, instead of asking a server"
-    )
+    group.add_argument("--from-canal", metavar="CONF_DIR", help="convert Canal's folder conf, instead of asking a server")
     producer.add_flags(parser)
 
 

@@ -23,12 +23,12 @@ def add(commands: Commands) -> None:
     sub = commands.add(
         top,
         "top",
-        "show stores live on the terminal: what flows, how fast, who is behind, and the events",
+        "show stores live in the terminal: what flows, how fast, which reader is behind, and the events",
         "  shmstore top",
-        "Keys: n the next store, s sort the tables by another figure, f filter tables and events, p pause the events, x ask for a snapshot, "
-        "u forget the reader that the cursor is on, P pause or resume the producer, R that reader (these three ask first), q quit. It needs the right to "
-        "read the stores, and for x, u, P and R to write. "
-        "In the ring ► is put, | the end of the log, a and A where the first reader has acked and got, b and B the second. Needs the extra `top`.",
+        "Keys: n the next store, s sort the tables by another figure, f filter tables and events, p hold the list of events, x ask "
+        "for a snapshot, u forget the reader that the cursor is on, P pause or resume the producer, R that reader (these "
+        "three ask first), q quit. It needs the right to read the stores, and for x, u, P and R the right to write. In the ring ► is put, | the end of the log, a and A the ack and get of the first "
+        "reader, b and B those of the second. Needs the extra `top`.",
         store=False,
     )
     add_stores(sub)
@@ -37,16 +37,17 @@ def add(commands: Commands) -> None:
     sub = commands.add(
         web,
         "web",
-        "show stores live on a web page: what flows, how fast, who is behind, and the events",
+        "show stores live on a web page: what flows, how fast, which reader is behind, and the events",
         "  shmstore web\n"
         "  shmstore web orders --listen 0.0.0.0:9180 --password-file /run/web --tls-cert cert.pem --tls-key key.pem",
-        "It needs the right to read the stores, nothing else, holds nothing up, and reads nothing while there is no viewer. The page loads "
-        "nothing from elsewhere. Values of columns are masked unless --show-values is given; statements and the filter by text are, too.\n\n"
-        "On 127.0.0.1 (the default) it is for this host alone; from another one, `ssh -L 9180:127.0.0.1:9180 HOST` brings it there. "
-        "Where others reach it, give a password and TLS: --tls-cert and --tls-key, or a proxy in front of it that speaks TLS:\n"
+        "It needs only the right to read the stores, delays no reader, and reads no events while no page is open. The page loads "
+        "nothing from other hosts. Values of columns and statements are masked without --show-values.\n"
+        "\n"
+        "On 127.0.0.1 (the default) only this host reaches it; on another host, forward the port with `ssh -L 9180:127.0.0.1:9180 "
+        "HOST`. For any other address set a password and TLS: --tls-cert and --tls-key, or a proxy with TLS:\n"
         "  location / { proxy_pass http://127.0.0.1:9180; proxy_buffering off; proxy_read_timeout 1h; }    # nginx\n"
         "  reverse_proxy 127.0.0.1:9180                                                                    # Caddy\n"
-        "A proxy that passes the name on that it was asked by (Host) needs --password-file here.",
+        "If the proxy passes on the name that it was asked for (Host), --password-file is needed here.",
         store=False,
     )
     add_stores(sub)
@@ -64,7 +65,7 @@ def add(commands: Commands) -> None:
     what.add_argument(
         "--token-file",
         metavar="FILE",
-        help="let clients that know the token in this file ask for snapshots and forget subscriptions (default: none)",
+        help="let clients that know the token in this file pause, resume, reload, seek, snapshot and unsubscribe (default: no actions)",
     )
     add_log_lines(sub)
 

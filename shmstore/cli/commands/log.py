@@ -27,38 +27,37 @@ def add(commands: Commands) -> None:
         "verify, trim or export a store's log",
         "examples:\n  shmstore log verify orders\n"
         "  shmstore log trim orders --before 2026-01-31T12:00:00Z\n  shmstore log export orders orders.jsonl",
-        "The store may be in memory, used or not, or in its home alone. Nothing of this is needed in daily use: retention "
-        "(--log-keep, --log-size of create and produce) removes what is old, and every read checks what it reads.",
+        "The store may be in use, or only in its home. Daily use needs none of these commands: retention (--log-keep, --log-size of "
+        "create and produce) removes old events, and every read checks the events.",
     )
     tools.add(
         verify,
         "verify",
         "read a log from end to end and look for damage; exit code 1 if there is any",
         "  shmstore log verify orders",
-        "It only reads, also of a store that is in its home alone, and does not put that together again. Each finding names the "
-        "file, the events that are lost, and what to do. What is damaged is never given to a reader: it gets an error, and "
-        "`shmstore seek` takes it past the place. With --state it reads the home in that folder, such as one taken out of a backup, "
-        "whatever is in memory.",
+        "It only reads, and does not restore a store that is only in its home. Each finding names the file, the lost events, and "
+        "what to do. A reader never gets damaged events: it gets an error, and `shmstore seek` moves it past them. With --state it "
+        "reads the home in that folder, such as a home from a backup, even if the store is in memory.",
     )
     sub = tools.add(
         trim,
         "trim",
         "remove the oldest files of a log before retention does",
         "  shmstore log trim orders --before latest\n  shmstore log trim orders --before 2026-01-31T12:00:00Z",
-        "Only whole files go, only what every reader has acked, and never the newest file. It says which events went, and who needs "
-        "the rest. A producer and readers may run.",
+        "It removes only whole files whose events every reader has acked, and never the newest file. It prints which events it "
+        "removed, and which reader needs the rest. Producer and readers may run.",
     )
-    sub.add_argument("--before", type=place, required=True, metavar="WHERE", help=f"remove what is before: {FORMS}")
+    sub.add_argument("--before", type=place, required=True, metavar="WHERE", help=f"remove the events before this place: {FORMS}")
     sub = tools.add(
         export,
         "export",
         "write a part of a log into a file, as `shmstore tail` prints it",
         "  shmstore log export orders orders.jsonl\n"
         "  shmstore log export orders --from 2026-01-31T12:00:00Z --to 4711 --format debezium - | gzip > orders.gz",
-        "A JSON document a line, oldest first, in the formats of `shmstore tail`. It holds no reader up, and ends at the newest event "
-        "there was when it began. The file gets its name when it is whole.",
+        "One JSON document for each line, oldest first, in the formats of `shmstore tail`. It delays no reader, and ends at the "
+        "event that was the newest when it began. The file gets its name when it is complete.",
     )
-    sub.add_argument("file", metavar="FILE", help="the file to write, replaced if it is there; - for stdout")
+    sub.add_argument("file", metavar="FILE", help="the file to write, replaced if it exists; - for stdout")
     sub.add_argument(
         "--from",
         dest="start",

@@ -21,11 +21,11 @@ def add(commands: Commands) -> None:
     sub = commands.add(
         metrics,
         "metrics",
-        "print stores' figures as Prometheus text",
+        "print the metrics of stores as Prometheus text",
         "  shmstore metrics > /var/lib/node_exporter/shmstore.prom\n  shmstore metrics --listen 127.0.0.1:9105",
-        "A store that is named and is not in memory, or cannot be read, is shmstore_up 0 among the others; /healthz is 503 then, and "
-        "the exit code without --listen 1 (2 where none can be read). It is not restored from its home. With --listen rows and bytes "
-        "are also counted by table, from then on: this process reads along, and the producer has no part in it.",
+        "A named store that is not in memory, or cannot be read, has shmstore_up 0 and does not hide the others; it is not restored "
+        "from its home. /healthz is then 503, and without --listen the exit code is 1 (2 if no store can be read). With --listen "
+        "rows and bytes are also counted by table, from the start of this process on, which reads the stores itself.",
         store=False,
     )
     add_stores(sub)
@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
         "--listen",
         type=address,
         metavar="HOST:PORT",
-        help="serve them at http://HOST:PORT/metrics until SIGTERM or Ctrl-C; /healthz there answers 200, or 503 with what is wrong",
+        help="serve them at http://HOST:PORT/metrics until SIGTERM or Ctrl-C; /healthz answers 200, or 503 with what is wrong",
     )
     add_access(sub, "SHMSTORE_METRICS_PASSWORD")
 

@@ -27,13 +27,13 @@ def add(commands: Commands) -> None:
         "produce",
         "read a server's binlog into a store, until SIGTERM or Ctrl-C",
         "  SHMSTORE_PASSWORD=... shmstore produce --host db1 --user repl --store orders --include 'shop.*'",
-        "Started again, it continues after the last transaction in the store. A lost connection is opened again.\n"
-        "Each option is also an environment variable (--read-timeout: SHMSTORE_READ_TIMEOUT) and a key of the "
-        "TOML file, under [producer] or [source.NAME] (read_timeout = 60). A flag wins over a variable, a variable "
-        "over the file. Secrets have no flags, because a process list shows flags.\n"
-        "With --config, SIGHUP and `shmstore reload` read the file again: filters change at the end of a transaction. Without it SIGHUP ends as "
-        "SIGTERM does.\n"
-        "Exit codes: 0 ended by SIGTERM, 130 by Ctrl-C, 2 an error that says what to do.",
+        "After a restart it continues after the last transaction in the store. It opens a lost connection again.\n"
+        "Each option is also an environment variable (--read-timeout: SHMSTORE_READ_TIMEOUT) and a key of the TOML file, under "
+        "[producer] or [source.NAME] (read_timeout = 60). A flag wins over a variable, a variable over the file. Secrets have no "
+        "flags, because a process list shows flags.\n"
+        "With --config, SIGHUP and `shmstore reload` read the file again: filters change at the end of a transaction. Without "
+        "--config SIGHUP ends it, as SIGTERM does.\n"
+        "Exit codes: 0 ended by SIGTERM, 130 by Ctrl-C, 2 an error, with what to do.",
         store=False,
         fill=service_flags,
     )
@@ -42,9 +42,9 @@ def add(commands: Commands) -> None:
         "run",
         "produce from every source of a configuration file (shmstore.toml)",
         "  shmstore run --config shmstore.toml",
-        "Options given here apply to every source; --source NAME runs that one alone. Sources that name the same "
-        "store run as one producer. A source that fails is tried again on its own, and the others continue; if it still fails in the end, "
-        "or none could be read at all, the exit code is 2. SIGHUP, and `shmstore reload STORE`, read the file again: filters change at the end of a "
+        "Options given here apply to every source; --source NAME runs only that source. Sources of the same store run as one "
+        "producer. A source that fails is tried again while the others continue. If it still fails at the end, or no source can be "
+        "read at all, the exit code is 2. SIGHUP, and `shmstore reload STORE`, read the file again: filters change at the end of a "
         "transaction.",
         store=False,
         fill=service_flags,
@@ -54,14 +54,15 @@ def add(commands: Commands) -> None:
         "doctor",
         "check a server and an account before use, and print the SQL that fixes what is wrong",
         "  SHMSTORE_PASSWORD=... shmstore doctor --host db1 --user repl\n  shmstore doctor --config shmstore.toml",
-        "It takes the options of produce and checks what they need; with a configuration file, every source. With "
-        "--store it also checks that the server still has the binlog that the store needs next.\n"
-        "With --running STORE it also says whether the producer of that store runs and still reads this server, and what would stop it next.\n"
-        "Exit codes: 0 nothing to fix (there may be warnings), 1 something must be fixed, 2 the server cannot be asked.",
+        "It takes the options of produce and checks what they need; with a configuration file, for every source. With --store it "
+        "also checks that the server still has the binlog that the store needs next.\n"
+        "With --running STORE it also checks that the producer of that store runs and still reads this server, and shows what would "
+        "stop it next.\n"
+        "Exit codes: 0 nothing to fix (perhaps warnings), 1 something must be fixed, 2 the server cannot be asked.",
         store=False,
         fill=producer_flags,
     )
-    sub.add_argument("--running", metavar="STORE", help="check the producer of this store, which runs, and its server")
+    sub.add_argument("--running", metavar="STORE", help="check the running producer of this store, and its server")
 
 
 def producer_flags(parser: argparse.ArgumentParser) -> None:

@@ -34,44 +34,54 @@ def add(commands: Commands) -> None:
         "  shmstore queue orders --kind nats --brokers nats:4222\n"
         "  shmstore queue orders --kind rabbitmq --brokers rabbit:5672 --delivery at-least-once\n"
         "  shmstore queue orders --brokers kafka:9092 --format canal --partitions-num 3 --partition-hash '.*\\..*:$pk$'",
-        "Reads as a subscription, so that it delays no other reader, and the store keeps what is not sent. Each batch is one\n"
-        "transaction with the mark of what it was: after a kill, a lost broker or a second start, sending continues behind the mark,\n"
-        "and readers (of Kafka those with isolation.level=read_committed) see each change once. A second instance takes over from the first one.\n\n"
-        "The key of a message is the row's primary key: its changes are in one partition, in order. An update that changes the key\n"
-        "is a delete of the old one and an insert of the new one. Each kind needs the extra of its name: kafka, nats, rabbitmq, redis.\n"
+        "It reads as a subscription: it delays no other reader, and the store keeps the events that are not sent yet. Each batch and "
+        "a mark of its end are one transaction. After a kill, a lost broker or a restart, sending continues after the mark, and "
+        "readers (of Kafka those with isolation.level=read_committed) see each change once. A second instance takes over from the "
+        "first one.\n"
+        "\n"
+        "The key of a message is the row's primary key, so the changes of a row are in one partition, in order. An update that "
+        "changes the key is a delete of the old key and an insert of the new one. Each kind needs the extra of its name: kafka, "
+        "nats, rabbitmq, redis.\n"
         "RabbitMQ has no transactions over queues: it gets each change at least once.",
         store=False,
     )
     sub.add_argument(
         "store", nargs="?", metavar="STORE", help="name of the store, as `shmstore ls` shows it; or `store` in [queue]"
     )
-    sub.add_argument("--path", metavar="FILE", help="file of a store that is kept in a file instead of shared memory")
+    sub.add_argument("--path", metavar="FILE", help="the store's file, if it is in a file instead of shared memory")
     add_state(sub)
     sub.add_argument(
         "--kind", default="kafka", help="kafka, nats, rabbitmq, redis, or what other packages bring (default: kafka)"
     )
     where = sub.add_argument_group("The queue")
-    where.add_argument("--brokers", required=True, metavar="ADDRESSES", help="where it is: HOST:PORT,HOST:PORT")
+    where.add_argument(
+        "--brokers", required=True, metavar="ADDRESSES", help="addresses of the queue's servers: HOST:PORT,HOST:PORT"
+    )
     where.add_argument("--user", default="", help="user that logs in (default: none)")
     where.add_argument("--password-file", metavar="FILE", help=f"file with the password; or set {PASSWORD}")
     where.add_argument(
         "--sasl", default="", metavar="MECHANISM", help="SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN (default: SCRAM-SHA-512)"
     )
-    where.add_argument("--tls", action="store_true", help="speak TLS, and trust what the system trusts")
-    where.add_argument("--tls-ca", default="", metavar="FILE", help="speak TLS, and trust what this CA (PEM file) signed")
-    where.add_argument("--tls-cert", default="", metavar="FILE", help="certificate (PEM file) to show")
-    where.add_argument("--tls-key", default="", metavar="FILE", help="its private key (PEM file)")
+    where.add_argument("--tls", action="store_true", help="use TLS, and trust the system's authorities")
+    where.add_argument("--tls-ca", default="", metavar="FILE", help="use TLS, and trust this authority (PEM file)")
+    where.add_argument("--tls-cert", default="", metavar="FILE", help="the client's certificate (PEM file)")
+    where.add_argument("--tls-key", default="", metavar="FILE", help="key of the client's certificate (PEM file)")
     where.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting of librdkafka's, or one that the page of the kind names (redis: db, maxlen); may be given again",
+        help="a setting of librdkafka, or one that the page of the kind lists (redis: db, maxlen); may be given several times",
     )
     what = sub.add_argument_group("What is sent")
     what.add_argument("--subscription", default="queue", metavar="NAME", help="read as this subscription (default: queue)")
     what.add_argument(
-        "--from", dest="start", type=place, default="earliest", metavar="WHERE", help="where a new one begins, as in `tail`"
+        "--from",
+        dest="start",
+        type=place,
+        default="earliest",
+        metavar="WHERE",
+        help="where a new subscription begins, as in `tail`",
     )
     what.add_argument("--tables", metavar="PATTERNS", help=f"only these tables: {TABLE_FORMS}")
     what.add_argument("--format", choices=FORMATS, default="json", help="form of the messages, as in `tail` (default: json)")
@@ -79,18 +89,20 @@ def add(commands: Commands) -> None:
     what.add_argument(
         "--transactions", action="store_true", help="debezium: add transaction metadata, and the topic STORE.transaction"
     )
-    what.add_argument("--gtids", action="store_true", help="canal: add the executed GTID set, as Canal with gtidon")
+    what.add_argument("--gtids", action="store_true", help="canal: add the executed GTID set, as Canal does with gtidon")
     what.add_argument(
         "--flat-message",
         action=argparse.BooleanOptionalAction,
         default=True,
         help="canal: JSON; --no-flat-message: Canal's protobuf (canal.mq.flatMessage)",
     )
-    what.add_argument("--keys", action=argparse.BooleanOptionalAction, help="give messages keys (default: yes, but for canal)")
+    what.add_argument(
+        "--keys", action=argparse.BooleanOptionalAction, help="give messages keys (default: yes, except with canal)"
+    )
     what.add_argument(
         "--tombstones",
         action=argparse.BooleanOptionalAction,
-        help="send one behind each delete (default: with json and debezium)",
+        help="send a tombstone after each delete (default: with json and debezium)",
     )
     what.add_argument(
         "--headers", action=argparse.BooleanOptionalAction, default=True, help="send position, sequence and transaction"
@@ -99,12 +111,18 @@ def add(commands: Commands) -> None:
     to.add_argument(
         "--topic",
         metavar="TEMPLATE",
-        help="with {store}, {database} and {table} (default: {store}.{database}.{table}; maxwell and canal {store})",
+        help="name of the topic, with {store}, {database} and {table} (default: {store}.{database}.{table}; maxwell and canal: {store})",
     )
     to.add_argument(
-        "--ddl-topic", metavar="TEMPLATE", help="of DDLs; '' leaves them out (default: {store}; canal: that of the table)"
+        "--ddl-topic", metavar="TEMPLATE", help="topic of DDLs; '' leaves them out (default: {store}; canal: the table's topic)"
     )
-    to.add_argument("--ddl-partition", type=int, default=0, metavar="N", help="of DDLs; -1 sends one into each (default: 0)")
+    to.add_argument(
+        "--ddl-partition",
+        type=int,
+        default=0,
+        metavar="N",
+        help="partition of DDLs; -1 sends them into each partition (default: 0)",
+    )
     to.add_argument(
         "--order",
         choices=("key", "table", "transaction"),
@@ -112,13 +130,21 @@ def add(commands: Commands) -> None:
         help="key: each key in order; table: a table in one partition; transaction: all in partition 0, in commit order (default: key)",
     )
     to.add_argument(
-        "--create-topics", action=argparse.BooleanOptionalAction, default=True, help="make topics that are not there (default)"
+        "--create-topics", action=argparse.BooleanOptionalAction, default=True, help="create missing topics (default)"
     )
     to.add_argument(
-        "--new-partitions", type=whole, default=-1, metavar="N", help="of topics that are made (default: the broker's)"
+        "--new-partitions",
+        type=whole,
+        default=-1,
+        metavar="N",
+        help="partitions of topics that it creates (default: the broker's)",
     )
     to.add_argument(
-        "--new-replication", type=whole, default=-1, metavar="N", help="of topics that are made (default: the broker's)"
+        "--new-replication",
+        type=whole,
+        default=-1,
+        metavar="N",
+        help="replicas of topics that it creates (default: the broker's)",
     )
     canal = sub.add_argument_group("Canal's own routing (with --format canal)")
     canal.add_argument("--dynamic-topic", default="", metavar="RULES", help="canal.mq.dynamicTopic: [TOPIC:]REGEX,...")
@@ -140,10 +166,13 @@ def add(commands: Commands) -> None:
         default="exactly-once",
         help="at-least-once: without transactions, faster; after a kill the last batch comes again (default: exactly-once)",
     )
-    how.add_argument("--progress-topic", default="", metavar="TOPIC", help="where the marks are (default: shmstore-progress)")
+    how.add_argument("--progress-topic", default="", metavar="TOPIC", help="topic of the marks (default: shmstore-progress)")
     how.add_argument("--batch", type=whole, default=5000, metavar="EVENTS", help="most events of one transaction (default: 5000)")
     how.add_argument(
-        "--compression", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="", help="of Kafka's messages (default: lz4)"
+        "--compression",
+        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+        default="",
+        help="compression of Kafka's messages (default: lz4)",
     )
     how.add_argument(
         "--oversized",
@@ -151,15 +180,15 @@ def add(commands: Commands) -> None:
         default="stop",
         help="a message that is too large: stop, leave it out, cut its longest texts, or put it into a file (default: stop)",
     )
-    how.add_argument("--claim-checks", default="", metavar="FOLDER", help="where --oversized claim-check puts them")
+    how.add_argument("--claim-checks", default="", metavar="FOLDER", help="folder of the files of --oversized claim-check")
     how.add_argument(
         "--metrics-port",
         type=port,
         default=0,
         metavar="PORT",
-        help="serve counters at /metrics there, to this host alone (default: none)",
+        help="serve counters at /metrics on this port, for this host only (default: none)",
     )
-    how.add_argument("--once", action="store_true", help="end when all is sent that is there now")
+    how.add_argument("--once", action="store_true", help="end when all events that are in the store now are sent")
     add_log_lines(sub)
 
 

@@ -39,14 +39,16 @@ def add(commands: Commands) -> None:
         "  shmstore replicate orders --to duckdb:///copy.duckdb --snapshot\n"
         "  shmstore replicate orders --to delta:///lake --tables 'shop.*,!shop.log' --snapshot\n"
         "  shmstore replicate orders --to parquet:///lake/{database}/{table} --once",
-        "Reads as a subscription, so that it delays no other reader, and the store keeps what is not copied. Rows and the mark of their batch are\n"
-        "written together: after a kill at any moment each change is in each copy once. A second instance waits until the first one ends.\n\n"
-        "Whatever a DDL does, a copy has its table's rows in the end: what only the server knows is read again, by a snapshot of that one table.\n"
-        "What cannot be copied is set aside, which the log reports, while the other copies continue.",
+        "It reads as a subscription: it delays no other reader, and the store keeps the events that are not copied yet. Rows and the "
+        "mark of their batch are written together, so after a kill at any moment each change is in each copy once. A second instance "
+        "waits until the first one ends.\n"
+        "\n"
+        "Copies follow DDLs. If only the server knows a DDL's result, a snapshot of that one table reads it again. A table that "
+        "cannot be copied is set aside, which the log reports, while the other copies continue.",
         store=False,
     )
     sub.add_argument("store", metavar="STORE", help="name of the store, as `shmstore ls` shows it")
-    sub.add_argument("--path", metavar="FILE", help="file of a store that is kept in a file instead of shared memory")
+    sub.add_argument("--path", metavar="FILE", help="the store's file, if it is in a file instead of shared memory")
     add_state(sub)
     where = sub.add_argument_group("Where the copies are")
     where.add_argument(
@@ -54,13 +56,13 @@ def add(commands: Commands) -> None:
         required=True,
         metavar="ADDRESS",
         help="duckdb:///FILE, ducklake:///FILE, delta:PATH or URL, parquet:PATH, postgresql://USER@HOST/DATABASE, mysql://USER@HOST:PORT, sqlite:///FILE, "
-        "with {database} and {table} if you name them (of a database behind #); packages may bring others",
+        "with {database} and {table} if you name them (for a database after #); other packages may bring other kinds",
     )
     where.add_argument(
         "--storage", action="append", default=[], metavar="NAME=VALUE", help="delta-rs storage option, for an object store"
     )
     where.add_argument(
-        "--optimize", type=int, default=0, metavar="N", help="put a Delta table's small files together after each N commits"
+        "--optimize", type=int, default=0, metavar="N", help="compact a Delta table's small files after each N commits"
     )
     where.add_argument("--password-file", metavar="FILE", help=f"file with the target's password; or set {PASSWORD}")
     what = sub.add_argument_group("What is copied")
@@ -73,7 +75,7 @@ def add(commands: Commands) -> None:
     what.add_argument(
         "--remove-dropped",
         action="store_true",
-        help="remove the copy of a table that is dropped or gets another name (default: it stays, without rows); histories stay",
+        help="remove the copy of a table that is dropped or renamed (default: keep it without rows); histories stay",
     )
     what.add_argument(
         "--zero-dates",
@@ -84,7 +86,12 @@ def add(commands: Commands) -> None:
     how = sub.add_argument_group("How it reads")
     how.add_argument("--subscription", default="replicate", metavar="NAME", help="read as this subscription (default: replicate)")
     how.add_argument(
-        "--from", dest="start", type=place, default="earliest", metavar="WHERE", help="where a new one begins, as in `tail`"
+        "--from",
+        dest="start",
+        type=place,
+        default="earliest",
+        metavar="WHERE",
+        help="where a new subscription begins, as in `tail`",
     )
     how.add_argument(
         "--batch", type=valued(size), default=64 << 20, metavar="BYTES", help="most encoded bytes of one batch (default: 64m)"
@@ -95,7 +102,7 @@ def add(commands: Commands) -> None:
     how.add_argument(
         "--once",
         action="store_true",
-        help="end when everything that is in the store now has been copied; with --snapshot, when the rows that it asks for have, too",
+        help="end when all events that are in the store now are copied, with --snapshot also the rows that it asks for",
     )
     how.add_argument("--dry-run", action="store_true", help="print what would be created, and copy nothing")
     how.add_argument(
@@ -103,7 +110,7 @@ def add(commands: Commands) -> None:
         type=port,
         default=0,
         metavar="PORT",
-        help="serve counters at /metrics there, to this host alone (default: none)",
+        help="serve counters at /metrics on this port, for this host only (default: none)",
     )
     add_log_lines(sub)
     commands.add(

@@ -34,10 +34,10 @@ def add(commands: Commands) -> None:
         "let other hosts read this host's stores, by Canal's protocol or Arrow Flight",
         "  shmstore serve orders --listen 0.0.0.0:11111 --user canal --password-file /run/secrets/canal\n"
         "  shmstore serve orders --flight 0.0.0.0:8815 --user audit --password-file /run/flight",
-        "By Canal's protocol (--listen) every canal client reads a store. By Arrow Flight (--flight) a Consumer on another host does,\n"
-        "as it would here, and pandas, Polars and whatever else speaks Flight get typed rows:\n"
+        "With --listen, clients of Canal read a store. With --flight, a Consumer on another host reads it\n"
+        "as on this host, and pandas, Polars and any other Flight client get typed rows:\n"
         "  Consumer('grpc+tls://audit:PASSWORD@HOST:8815/orders', 'audit')\n"
-        "With --flight alone there is no canal server; with --listen too, there are both.",
+        "With both options it runs both servers; with --flight alone no server for Canal's clients.",
         store=False,
     )
     flags(sub)
@@ -55,16 +55,17 @@ def flags(sub: Parser) -> None:
         "--listen",
         type=address,
         metavar="HOST:PORT",
-        help="address of the canal server; port 0 takes a free port (default: 127.0.0.1:11111, and none with --flight)",
+        help="address for Canal's clients; port 0 takes a free port (default: 127.0.0.1:11111; with --flight: none)",
     )
     sub.add_argument(
-        "--flight", type=address, metavar="HOST:PORT", help="serve by Arrow Flight there, commonly on port 8815 (default: no)"
+        "--flight", type=address, metavar="HOST:PORT", help="address for Arrow Flight, commonly port 8815 (default: none)"
     )
     access = add_access(sub, "SHMSTORE_SERVE_PASSWORD")
     access.add_argument(
         "--password-hash-file",
         metavar="FILE",
-        help="file with SHA1(SHA1(password)) in hex instead, as canal.passwd and MySQL's native passwords are (canal's protocol alone)",
+        help="file with SHA1(SHA1(password)) in hex instead, the form of canal.passwd and MySQL's native passwords (for Canal's clients "
+        "only)",
     )
     what = sub.add_argument_group("What clients read")
     what.add_argument(
@@ -77,20 +78,20 @@ def flags(sub: Parser) -> None:
         "--filter",
         default="",
         metavar="REGEXES",
-        help="tables for clients that give no filter, in Canal's form: shop\\..* (default: all)",
+        help="tables for clients without a filter, in Canal's form: shop\\..* (default: all)",
     )
     what.add_argument(
         "--transaction-entries",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="send the begin and the end of transactions; no: as Canal with filter.transaction.entry (default: yes)",
+        help="send BEGIN and END of transactions; no: as Canal with filter.transaction.entry (default: yes)",
     )
     what.add_argument(
         "--values",
         choices=("canal", "exact"),
         default="canal",
         help="send values, types and statements as Canal does (canal), or values as the server prints them and all statements (exact); "
-        "default: canal. What Canal takes that a producer refuses: produce --statements pass --row-image any",
+        "default: canal. To pass what Canal accepts and a producer refuses, see produce --statements pass --row-image any",
     )
     what.add_argument(
         "--gtids",
@@ -115,22 +116,22 @@ def flags(sub: Parser) -> None:
         type=whole,
         default=1024,
         metavar="N",
-        help="most batches that a client may leave un-acked (default: 1024)",
+        help="most unacked batches of a client (default: 1024)",
     )
     limits.add_argument(
         "--max-new-clients",
         type=whole,
         default=16,
         metavar="N",
-        help="most client ids (with --flight: subscriptions) never seen before that one login (host) may begin (default: 16)",
+        help="most new client ids that one login may create (with --flight: new subscriptions of one host) (default: 16)",
     )
     limits.add_argument(
         "--release-after",
         type=seconds,
         default=600.0,
         metavar="SECONDS",
-        help="let another server have a client that is connected and has asked nothing for this long; one that left is free at once "
-        "(default: 600)",
+        help="release the subscription of a connected client that has sent no request for this long; that of a client that left is "
+        "released at once (default: 600)",
     )
     limits.add_argument(
         "--idle-timeout",
@@ -150,27 +151,27 @@ def flags(sub: Parser) -> None:
         "--zookeeper",
         default="",
         metavar="HOSTS",
-        help="register there as Canal's servers do, HOST:PORT,...: one of several servers is active, and clients find it and their "
-        "cursors there (default: none)",
+        help="ZooKeeper's addresses, HOST:PORT,...; register there as Canal's servers do: one of several servers is active, and clients "
+        "find it and their cursors there (default: none)",
     )
     cluster.add_argument(
         "--zookeeper-timeout",
         type=seconds,
         default=10.0,
         metavar="SECONDS",
-        help="after so long without a word from this server another becomes the active one (default: 10)",
+        help="another server becomes active when ZooKeeper has not heard from this one for so long (default: 10)",
     )
     cluster.add_argument(
         "--zookeeper-ca",
         default="",
         metavar="FILE",
-        help="speak TLS with it, and trust what this CA (PEM) signed; SHMSTORE_ZOOKEEPER_LOGIN=USER:PASSWORD logs in, and keeps others from "
-        "writing over what the servers of this login write (default: neither)",
+        help="use TLS with ZooKeeper, and trust this authority (PEM file). SHMSTORE_ZOOKEEPER_LOGIN=USER:PASSWORD logs in, and prevents "
+        "other logins from overwriting these servers' nodes (default: neither)",
     )
     cluster.add_argument(
-        "--zookeeper-cert", default="", metavar="FILE", help="certificate (PEM) that ZooKeeper is shown (default: none)"
+        "--zookeeper-cert", default="", metavar="FILE", help="this server's certificate for ZooKeeper (PEM file) (default: none)"
     )
-    cluster.add_argument("--zookeeper-key", default="", metavar="FILE", help="its private key (PEM)")
+    cluster.add_argument("--zookeeper-key", default="", metavar="FILE", help="key of that certificate (PEM file)")
     cluster.add_argument(
         "--advertise",
         default="",
@@ -184,12 +185,13 @@ def flags(sub: Parser) -> None:
         type=port,
         default=0,
         metavar="PORT",
-        help="serve counters of clients at /metrics on this port, as Prometheus text, and /healthz, with TLS where clients have it (default: none)",
+        help="serve counters of clients at /metrics on this port, as Prometheus text, and /healthz; with TLS if --tls-cert is given "
+        "(default: none)",
     )
     operation.add_argument(
         "--metrics-password-file",
         metavar="FILE",
-        help="password that a reader of them must give, read again when it changes; or set SHMSTORE_METRICS_PASSWORD",
+        help="file with the password for /metrics, read again when it changes; or set SHMSTORE_METRICS_PASSWORD",
     )
     add_log_lines(sub)
 

@@ -28,21 +28,20 @@ def add(commands: Commands) -> None:
         "ask a store's producer for the rows of tables, read while streaming continues",
         "  shmstore snapshot orders --tables 'shop.*,crm.users' --watch\n"
         "  shmstore snapshot orders --tables shop.orders --where \"created > '2026-01-01'\" --columns id,total",
-        "The store's producer begins within about a second; if none is running, the next one does. The rows arrive "
-        "among the changes as events of their own kind (op is read in tail's json, r in Spark, Arrow and Debezium's "
-        "form), each as the server has it at that position: let it replace the row with the same key. "
-        "A restarted producer continues the snapshot. Rows deleted before the first change in the store are not "
-        "reported. `shmstore produce --snapshot initial` begins a new store with all tables. With --where or --columns "
-        "each table has to have the columns that are named; `spark replicate` takes no part of a table into its copies.",
+        "The store's producer begins within about a second; if none runs, the next one does. The rows arrive among the changes as "
+        "READ events (op is read in tail's json, r in Spark, Arrow and Debezium's form), each as the server has it at that position. "
+        "A reader replaces the row with the same key. A restarted producer continues the snapshot. Rows deleted before the first "
+        "change in the store are not reported. `shmstore produce --snapshot initial` begins a new store with the rows of all tables. "
+        "With --where or --columns each table needs the named columns, and copies (replicate) ignore these rows.",
     )
     sub.add_argument(
         "--tables",
         action="append",
         metavar="PATTERNS",
-        help=f"tables to read, of those that the producer's filters let through: {TABLE_FORMS}",
+        help=f"tables to read, among those that pass the producer's filters: {TABLE_FORMS}",
     )
-    sub.add_argument("--where", metavar="CONDITION", help="only rows of which this is true, written as in row filters")
-    sub.add_argument("--columns", metavar="NAMES", help="rows with these columns alone, and those of the key; comma separated")
+    sub.add_argument("--where", metavar="CONDITION", help="only rows for which this is true, in the language of row filters")
+    sub.add_argument("--columns", metavar="NAMES", help="only these columns, and those of the key; comma separated")
     sub.add_argument("--status", action="store_true", help="show the progress (the default without --tables)")
     sub.add_argument(
         "--watch", action="store_true", help="show the progress each second until the end; exit code 1 if a table failed"

@@ -32,8 +32,8 @@ def add(commands: Commands) -> None:
         "ls",
         "list the stores of this host",
         "  shmstore ls",
-        "A store with a log that is not in memory, as after a reboot, is listed as remembered, with what its home has. It is put "
-        "together again by the process that attaches to it: its producer, a reader, `shmstore stat`.",
+        "A store that is in its home and not in memory, as after a reboot, is listed as remembered. The first process that attaches "
+        "restores it: its producer, a reader, `shmstore stat`.",
         store=False,
     )
     sub.add_argument("--json", action="store_true", help="print one JSON document per store")
@@ -43,17 +43,17 @@ def add(commands: Commands) -> None:
         "stat",
         "show a store's cursors, free space, log, producer and readers",
         "  shmstore stat orders --watch 1",
-        "Of the log it shows how large it is and may be, what is written and what is on disk, and for which reader it keeps the "
-        "most. With --watch also, after two minutes, when it will be full at their rate: then --lag decides.",
+        "For the log it shows the size and its limit, the last event written and on disk, and the reader for which it keeps the "
+        "most. With --watch, after two minutes, it also shows when the log will be full at the present rate; then --lag decides.",
     )
     sub.add_argument("--json", action="store_true", help="print JSON instead of text")
-    sub.add_argument("--watch", type=seconds, metavar="SECONDS", help="repeat this often, with rates and a forecast")
+    sub.add_argument("--watch", type=seconds, metavar="SECONDS", help="repeat every SECONDS, with rates and a forecast")
     sub.add_argument(
         "--hung-after",
         type=seconds,
         metavar="SECONDS",
-        help="print nothing, for a liveness probe: exit code 1 if a producer runs and has given no sign of life for this long; "
-        "0 if it has, if none runs, and if the store is not in memory",
+        help="for a liveness probe: print nothing; exit code 1 if the producer runs and has been silent for this long, else 0 (also if no "
+        "producer runs, or the store is not in memory)",
     )
     commands.add(check, "check", "look for damage in a store; exit code 1 if there is any", "  shmstore check orders")
     sub = commands.add(
@@ -65,17 +65,15 @@ def add(commands: Commands) -> None:
         "rm",
         "remove a store that no process uses",
         "  shmstore rm orders --log",
-        "Without --log only the memory of a store with a log goes: its home stays, and the process that attaches next puts the store "
-        "together again, events, sequences, readers and all.",
+        "Without --log only the memory of a store with a log is removed. Its home remains, and the next process that attaches "
+        "restores the store with its events, sequences and readers.",
     )
-    sub.add_argument("--log", action="store_true", help="remove its home too: the log, and what its readers have acked")
-    sub.add_argument(
-        "--force", action="store_true", help="remove it even if a producer or reader is using it: they get StoreClosed"
-    )
+    sub.add_argument("--log", action="store_true", help="remove its home, too: the log and the readers' acks")
+    sub.add_argument("--force", action="store_true", help="remove it even if a producer or reader uses it: they get StoreClosed")
     sub.add_argument(
         "--forget",
         action="store_true",
-        help="of a store without a log: remove its readers' checkpoints too, so that they begin like new readers in the next",
+        help="for a store without a log: remove the readers' checkpoints, too, so that they begin like new readers in the next store",
     )
 
 
@@ -83,7 +81,7 @@ def create_flags(sub: argparse.ArgumentParser) -> None:
     """Add the options of `create`."""
     memory = sub.add_argument_group("Size")
     memory.add_argument(
-        "--capacity", type=int, default=16384, metavar="N", help="most events it holds, a power of two (default: 16384)"
+        "--capacity", type=int, default=16384, metavar="N", help="most events in the ring, a power of two (default: 16384)"
     )
     memory.add_argument(
         "--memory-unit", type=int, default=1024, metavar="BYTES", help="bytes of memory for each of these events (default: 1024)"
@@ -92,49 +90,52 @@ def create_flags(sub: argparse.ArgumentParser) -> None:
         "--batch-mode",
         choices=("memsize", "itemsize"),
         default="memsize",
-        help="what limits it: events and bytes (memsize, the default), or events only (itemsize)",
+        help="what limits the ring: events and bytes (memsize, the default), or events only (itemsize)",
     )
     log = sub.add_argument_group("Log")
     log.add_argument(
         "--log",
         choices=("on", "off"),
         default="on",
-        help="keep the events on disk too: slow readers read on there, and after a reboot everything is as it was (on, the default); or "
-        "the ring alone, which forgets (off)",
+        help="keep the events on disk, too: slow readers read them there, and after a reboot the store is restored (on, the default); or "
+        "keep only the ring (off)",
     )
     log.add_argument(
         "--log-keep",
         type=valued(duration),
         default="24h",
         metavar="TIME",
-        help="how long it keeps events that every reader has acked: 90m, 24h, 7d (default: 24h)",
+        help="how long the log keeps events that every reader has acked: 90m, 24h, 7d (default: 24h)",
     )
     log.add_argument(
         "--log-size",
         type=valued(size),
         default="10g",
         metavar="BYTES",
-        help="most bytes of it, as 500m or 10g; what was acked goes earlier then, and --lag decides about the rest (default: 10g)",
+        help="most bytes of the log, such as 500m or 10g; when they are used up, acked events are removed earlier, and --lag decides "
+        "about the rest (default: 10g)",
     )
     readers = sub.add_argument_group("Readers")
     readers.add_argument(
         "--lag",
         choices=("block", "evict"),
         default="block",
-        help="when a reader is so far behind that the log (without one: the ring) is full: the producer waits (block, the default), or the "
-        "reader is marked lost (evict)",
+        help="when the log (without one: the ring) is full because a reader is far behind: the producer waits (block, the default), or "
+        "the reader is marked lost (evict)",
     )
     readers.add_argument(
         "--evict-after",
         type=seconds,
         default=30.0,
         metavar="SECONDS",
-        help="with --lag evict: how long the producer waits before it does that (default: 30)",
+        help="with --lag evict: how long the producer waits before it marks a reader lost (default: 30)",
     )
-    readers.add_argument("--ddl-isolation", action="store_true", help="give readers each DDL in a batch of its own")
+    readers.add_argument("--ddl-isolation", action="store_true", help="readers get each DDL in a separate batch")
     files = sub.add_argument_group("Access and safety")
     files.add_argument("--permissions", type=mode, default=0o600, metavar="MODE", help="file mode of the memory (default: 0600)")
-    files.add_argument("--group", help="group that owns it: with --permissions 0660 its members may use it, with 0640 only look")
+    files.add_argument(
+        "--group", help="group that owns the store: with --permissions 0660 its members may use it, with 0640 only look"
+    )
     files.add_argument(
         "--checksum",
         action=argparse.BooleanOptionalAction,

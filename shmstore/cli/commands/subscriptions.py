@@ -17,41 +17,41 @@ def add(commands: Commands) -> None:
     sub = commands.add(
         subscribe,
         "subscribe",
-        "make a subscription before its reader comes, so that the store keeps everything for it from a place on",
+        "create a subscription before its reader starts, so that the store keeps events for it",
         "  shmstore subscribe orders audit\n"
         "  shmstore subscribe orders canal-1001 --from binlog.000003:1520 --filter 'shop\\..*'\n"
         "  shmstore subscribe orders --canal-meta /opt/canal/conf/example/meta.dat",
-        "The store need not exist yet: its producer then begins at the lowest place that was named, FILE:OFFSET or a GTID set. A client of "
-        "canal's protocol with id 1001 is the subscription canal-1001. With --canal-meta every client in a meta.dat of Canal's continues at its "
-        "cursor, with its filter, also one that has a subscription already: stop Canal first.",
+        "The store need not exist yet: its producer will begin at the lowest FILE:OFFSET or GTID set of its subscriptions. The Canal "
+        "client with id 1001 is the subscription canal-1001. With --canal-meta every client in Canal's meta.dat continues at its "
+        "cursor, with its filter, even if it has a subscription already: stop Canal first.",
     )
     sub.add_argument("name", nargs="?", metavar="NAME", help="name of the subscription")
     sub.add_argument(
         "--from", dest="start", type=place, metavar="WHERE", help=f"the first event that it gets: {FORMS} (default: latest)"
     )
     sub.add_argument(
-        "--filter", default="", metavar="REGEXES", help="tables that this client of canal's protocol reads, in Canal's form"
+        "--filter", default="", metavar="REGEXES", help="for a Canal client: the tables that it reads, in Canal's form"
     )
-    sub.add_argument("--canal-meta", metavar="FILE", help="take the clients in Canal's meta.dat")
+    sub.add_argument("--canal-meta", metavar="FILE", help="create subscriptions for the clients in Canal's meta.dat")
     sub = commands.add(
         seek,
         "seek",
-        "move a reader that is stopped: forward past what it need not see, or back to read again",
+        "move a stopped reader: forward to skip events, or back to read them again",
         "  shmstore seek orders audit latest\n"
         "  shmstore seek orders audit 2026-01-31T12:00:00Z\n"
         "  shmstore seek orders audit binlog.000003:1520",
-        "The store must have a log; a reader can go back as far as that reaches. One that was evicted may read again then. Events "
-        "that it passes over count as acked.",
+        "The store must have a log; a reader can go back as far as the log reaches. A reader that was evicted can continue after a "
+        "seek. Skipped events count as acked.",
     )
     sub.add_argument("name", metavar="SUBSCRIPTION", help="name of the subscription, as `shmstore stat` shows it")
     sub.add_argument("where", type=place, metavar="WHERE", help=f"the first event that it gets next: {FORMS}")
     sub = commands.add(
         unsubscribe,
         "unsubscribe",
-        "forget a subscription and what it has acked, so that nothing is kept for it any more",
+        "forget a subscription and its acks, so that no events are kept for it any more",
         "  shmstore unsubscribe orders audit",
-        "In a store without a log it also ends the producer's waiting for that reader. To let a reader leave out what it has not "
-        "read, and continue, see `shmstore seek`.",
+        "In a store without a log, a producer that waits for this reader continues. To skip a reader's unread events and keep the "
+        "reader, see `shmstore seek`.",
     )
     sub.add_argument("name", metavar="NAME", help="name of the subscription, as `shmstore stat` shows it")
 

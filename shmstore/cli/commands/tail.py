@@ -29,18 +29,19 @@ def add(commands: Commands) -> None:
         "print a store's events, one JSON document per line",
         "  shmstore tail orders | jq .\n"
         "  shmstore tail orders --tables 'shop.*' --format debezium --subscription export >> changes.jsonl",
-        "Without --subscription it only looks: it delays no reader, reads the store's log where the ring has moved on, and "
-        "counts on stderr what was removed before it was printed (in a store without a log, what every reader had acked). "
-        "With --subscription each batch is acked once it is written, the store keeps what was not, and the next run "
-        "continues after it.\n\n"
+        "Without --subscription it moves no cursor and delays no reader; events that have left the ring come from the log. If events "
+        "are removed before it prints them (in a store without a log, when every reader has acked them), it prints their number on "
+        "stderr. With --subscription it acks each batch after writing it, the store keeps the rest, and the next run continues "
+        "there.\n"
+        "\n"
         "formats:\n"
         "  json      a document for each row, DDL, begin and end. op is insert, update, delete, read (a row of a\n"
         "            snapshot), ddl, statement, begin or end. DECIMAL, times and JSON are text, bytes are base64\n"
         "  canal     Canal's flat message: a document for each rows event, all values as text, ENUM and SET as numbers\n"
         "  debezium  the envelope of Debezium's MySQL connector with its defaults, but decimals as text; its topic\n"
         "            prefix is the store's name. --schemas adds the schema part, --transactions the transaction\n"
-        "            block and the documents of BEGIN and END. A DDL has its statement, because a binlog holds no more:\n"
-        "            tableChanges says of dropped tables only\n"
+        "            block and the documents of BEGIN and END. A DDL has its statement, because a binlog has no more:\n"
+        "            tableChanges has dropped tables only\n"
         "  maxwell   with its options output_ddl, output_binlog_position, output_gtid_position, output_server_id,\n"
         "            output_thread_id and output_primary_keys. A DDL has its statement, without def and old;\n"
         "            there is no xid and no commit\n"
@@ -49,7 +50,7 @@ def add(commands: Commands) -> None:
     what = sub.add_argument_group("What to read")
     which = what.add_mutually_exclusive_group()
     which.add_argument("--subscription", metavar="NAME", help="read as this named subscription; created if it does not exist")
-    which.add_argument("--peek", action="store_true", help="only look (the default)")
+    which.add_argument("--peek", action="store_true", help="only look, without a subscription (the default)")
     what.add_argument(
         "--from",
         dest="start",

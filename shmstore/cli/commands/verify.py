@@ -40,10 +40,10 @@ def add(commands: Commands) -> None:
         "verify",
         "prove that copies of tables equal their source, while both change",
         "  SHMSTORE_PASSWORD=... shmstore verify --host db1 --store orders --copy 'delta:/lake/{database}/{table}'",
-        "It takes the options of produce, which name the source and the store; no lock is taken, and nothing is written to the server. "
-        "Both sides are read once; rows whose keys changed meanwhile, as the store's events say, are compared again by themselves. "
-        "Broken off, by Ctrl-C or a kill, the same command continues where it was.\n"
-        "Exit codes: 0 equal, 1 something differs or could not be compared, 2 an error that says what to do.",
+        "It takes the options of produce, which name the source and the store. It takes no lock, and writes nothing to the server. "
+        "It reads both sides once, and compares rows again whose keys changed meanwhile according to the store's events. After "
+        "Ctrl-C or a kill, the same command continues where it was.\n"
+        "Exit codes: 0 equal, 1 something differs or could not be compared, 2 an error, with what to do.",
         store=False,
         fill=flags,
     )
@@ -57,21 +57,25 @@ def flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("Copies")
     group.add_argument("--copy", required=True, metavar="WHERE", help=f"where the copies are: {FORMS}")
     secret = group.add_mutually_exclusive_group()
-    secret.add_argument("--copy-password-file", metavar="FILE", help="the database's password (else SHMSTORE_COPY_PASSWORD)")
+    secret.add_argument(
+        "--copy-password-file",
+        metavar="FILE",
+        help="file with the password of the copies' database (or set SHMSTORE_COPY_PASSWORD)",
+    )
     secret.add_argument(
         "--copy-password-command",
         metavar="CMD",
-        help="shell command that prints it, such as a token; run for each connection, as --password-command is",
+        help="shell command that prints this password, such as a token; run for each connection, like --password-command",
     )
     group.add_argument("--tables", metavar="PATTERNS", help=f"only these tables: {TABLE_FORMS}")
     fed = group.add_mutually_exclusive_group()
     fed.add_argument(
         "--subscription",
         metavar="NAME",
-        help="the one that feeds the copies, whose acks say how far they are (default: the store's only one)",
+        help="the subscription that feeds the copies (default: the store's only one)",
     )
     fed.add_argument(
-        "--at-rest", action="store_true", help="nothing feeds the copies any more: they have all that is in the store"
+        "--at-rest", action="store_true", help="nothing feeds the copies any more, and they have all events of the store"
     )
     group.add_argument(
         "--zero-dates",
@@ -82,21 +86,21 @@ def flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--repair",
         action="store_true",
-        help="ask the producer for new rows of the tables that differ; replicate puts them in the old ones' place",
+        help="ask the producer for new rows of the tables that differ; replicate replaces the copies' rows with them",
     )
     group.add_argument(
         "--patience",
         type=duration,
         default=60.0,
         metavar="TIME",
-        help="how long producer and copy may stand still before it gives up (default: 60s)",
+        help="how long to wait for a producer or copy that makes no progress (default: 60s)",
     )
     group.add_argument(
         "--max-load",
         type=int,
         default=25,
         metavar="N",
-        help="pause while more statements than this run on the server (default: 25; 0: never)",
+        help="wait while more statements than this run on the server (default: 25; 0: never wait)",
     )
     group.add_argument("--json", action="store_true", help="print a JSON document for each table")
     producer.add_flags(parser)

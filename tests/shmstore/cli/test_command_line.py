@@ -100,7 +100,7 @@ def test_tail_says_what_its_formats_leave_out(capsys: pytest.CaptureFixture[str]
         commands().parser.parse_args(["tail", "--help"])
     text = capsys.readouterr().out.partition("formats:")[2]
     assert re.findall(r"^  (\w+) ", text, re.MULTILINE) == list(FORMATS)
-    assert "tableChanges says of dropped tables only" in text
+    assert "tableChanges has dropped tables only" in text
     assert "without def and old" in text
 
 
