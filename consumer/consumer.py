@@ -134,7 +134,7 @@ class Consumer:
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: a batch holds at least 1; leave it out for the default")
         if timeout is not None and not timeout >= 0:
-            raise ValueError(f"timeout is {timeout}: it must be 0 or more seconds, or None to wait for ever")
+            raise ValueError(f"timeout is {timeout}: it must be 0 or more seconds, or None to wait forever")
         self._choice = None if tables is None else TableChoice(tables)
         self._owns_store = isinstance(store, str)
         self.store: EventStore | RemoteStore = _attached(store, path, state) if isinstance(store, str) else store
@@ -304,7 +304,10 @@ class Consumer:
                 return False
             raise closed from error
         _log.info(
-            "store %r was removed and is there again: subscription %r continues after event %d", before.name, name, self._acked
+            "store %r was removed and is available again: subscription %r continues after event %d",
+            before.name,
+            name,
+            self._acked,
         )
         return True
 
@@ -409,7 +412,7 @@ class Consumer:
                 if self.store.has_log:
                     self.seek("earliest")
                 _log.warning(
-                    "subscription %r of store %r continues after event %d: %d was the last one committed, and what is between is not kept",
+                    "subscription %r of store %r continues after event %d: %d was the last one committed, and the events in between are not kept",
                     *(self.subscription.name, self.store.name, self._acked, sequence),
                 )
             return True

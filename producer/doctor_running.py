@@ -76,7 +76,7 @@ def _link(connected: bool, silent_ms: int) -> Finding:
         return Finding(
             "link",
             "warn",
-            f"the server has said nothing for {span(silent_ms / 1000)}",
+            f"the server has has been silent for {span(silent_ms / 1000)}",
             "a heartbeat each second",
             "see its network",
         )

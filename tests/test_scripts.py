@@ -32,7 +32,7 @@ def test_all_scripts_are_there() -> None:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_help(name: str) -> None:
-    """`--help` works from any folder and tells more than one line."""
+    """`--help` works from any folder and shows more than one line."""
     done = run(ROOT / "scripts" / name, "--help")
     assert done.returncode == 0, done.stderr
     if name != "check":

@@ -1,6 +1,6 @@
 """Sessions: the subscriptions that clients hold.
 
-A session is one client's hold on one subscription, and has an attachment of its own. It ends by `close`, when its client has said nothing for
+A session is one client's hold on one subscription, and has an attachment of its own. It ends by `close`, when its client has has been silent for
 its lease, or a moment after the connection that it came by has gone: the client's process has ended, or its connection was lost and it will
 ask for the session again, by its id.
 """
@@ -235,8 +235,8 @@ class FlightSessions:
             if holder is None:
                 raise
             raise SubscriptionInUse(
-                f"{error}: a client at {holder.place.host} has it, and was heard {time.monotonic() - holder.used_at:.0f} s ago; it is given back "
-                f"when that has ended, or was not heard for {holder.lease:.0f} s"
+                f"{error}: a client at {holder.place.host} has it, and was heard {time.monotonic() - holder.used_at:.0f} s ago; it is free when "
+                f"that client has ended, or has not been heard from for {holder.lease:.0f} s"
             ) from error
 
     def names(self) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ class FlightSettings:
     host. Clients give `user` and `password`, or the password alone as a bearer token; an empty password lets everybody in, and one
     that is a function is asked each time, as it may be changed. `max_calls` bounds
     what is answered at once, a thread each; a connection without a byte for `idle_timeout` seconds is closed, and a subscription whose client
-    has said nothing for the lease it asked for, at most `max_lease` seconds, is given back. `max_new_subscriptions` is how many subscriptions
+    has has been silent for the lease it asked for, at most `max_lease` seconds, is given back. `max_new_subscriptions` is how many subscriptions
     one host may begin that were not there before. `ready` is called with (host, port) once the server listens, `beat` each
     second from then on; `expose` is given what returns its counters as Prometheus text.
     """
@@ -51,7 +51,7 @@ class FlightSettings:
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError("TLS needs both a certificate and its key: give tls_cert and tls_key, or neither")
         if self.user and not self.password:
-            raise ValueError(f"user {self.user} has no password, so anybody could log in: give one")
+            raise ValueError(f"user {self.user} has no password, so any client could log in: give one")
 
     @property
     def served(self) -> dict[str, str]:

@@ -69,7 +69,7 @@ def seek(named: Named, subscription: str, start: Start) -> str:
     with _attach(named) as store, audited(store.home, named, "seek", f"{subscription} to {start}"):
         acked = store.seek(subscription, start)
         waits = store.newest - acked
-        text = "everything put so far is behind it" if waits <= 0 else f"{waits:,} events wait for it"
+        text = "it skips everything put so far" if waits <= 0 else f"{waits:,} events wait for it"
         at = store.peek(acked + 1, limit_events=1) if waits > 0 else None
         where = f", {place_text(at.position_of(acked + 1))}" if at and at.slots["entry"][0] else ""
         return f"{subscription} continues at event {acked + 1}{where}: {text}"
@@ -96,7 +96,7 @@ def reload(named: Named, wait: float) -> ControlAnswer | None:
         answer = None
         with audited(view.home, named, "reload", "asked for"):
             if not view.stat().producer_alive:
-                raise ValueError(f"no producer of store {named.store!r} runs: the next one reads its file when it starts")
+                raise ValueError(f"no producer of store {named.store!r} runs: the next one will read its file when it starts")
             files = ControlFiles(view.home)
             asked = files.ask(RELOAD)
         until = time.monotonic() + wait
@@ -115,15 +115,15 @@ def pause(named: Named, subscription: str | None = None, *, wait: float = 0.0) -
     with _attach(named) as store, audited(store.home, named, "pause", subscription or "producer"):
         if subscription is not None:
             store.pause(subscription, by)
-            return f"{subscription} is paused: its reader is given nothing{_holds(store, subscription)}"
+            return f"{subscription} is paused: its reader gets no events{_holds(store, subscription)}"
         pauses.keep(store.home, by)
         if not store.stat().producer_alive:
             return "no producer runs; the next one is paused from its start on"
         if not _awaited(store, wait, paused=True):
-            return "the producer is asked to pause, and does at the end of the transaction that it reads"
+            return "the producer will pause at the end of the transaction that it reads"
         at = store.stat().source_position
         place = f" at {place_text(at)}" if at is not None else ""
-        return f"the producer is paused{place}: the source has to keep its binlog from there on until it is resumed"
+        return f"the producer is paused{place}: the source must keep its binlog from there on until the producer is resumed"
 
 
 def is_paused(named: Named, subscription: str | None = None) -> bool:
@@ -134,10 +134,10 @@ def is_paused(named: Named, subscription: str | None = None) -> bool:
 def _holds(store: EventStore, subscription: str) -> str:
     """What a subscription that is paused holds up, as the end of a sentence."""
     stat = store.stat()
-    then = "is evicted" if stat.lag == "evict" else "holds the producer up"
+    then = "is evicted" if stat.lag == "evict" else "holds up the producer"
     if stat.log is None:
         return f"; the store has no log, so it {then} when the ring is full"
-    return f"; the log keeps all for it, and when that is full it {then}"
+    return f"; the log keeps its events, and when the log is full it {then}"
 
 
 def resume(named: Named, subscription: str | None = None, *, wait: float = 0.0) -> str:
@@ -149,7 +149,7 @@ def resume(named: Named, subscription: str | None = None, *, wait: float = 0.0) 
         if not pauses.forget(store.home):
             return "the producer was not paused"
         if not store.stat().producer_alive:
-            return "the next producer reads; none runs now"
+            return "the next producer will read; none runs now"
         _awaited(store, wait, paused=False)
         return "the producer is resumed"
 

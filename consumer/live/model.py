@@ -428,7 +428,7 @@ def _worries(stat: StoreStat, store: ShownStore, found: Sequence[HealthFinding],
     named: set[str] = set()  # readers that a sentence is about: one is enough
     if stat.stream.paused_ms:
         says = (
-            f"the producer is paused since {moment(stat.stream.paused_ms)}; the source has to keep its binlog until it is resumed"
+            f"the producer is paused since {moment(stat.stream.paused_ms)}; the source must keep its binlog until it is resumed"
         )
         yield Health("warn", says, f"`shmstore resume {name}`")
     for reader in stat.subscriptions:
@@ -445,8 +445,8 @@ def _worries(stat: StoreStat, store: ShownStore, found: Sequence[HealthFinding],
         named.add(slowest.name)
         yield _fills(stat, slowest, log.full_in)
     if stat.stream.purge_ms and stat.stream.purge_ms - now_ms < PURGE_MS:
-        says = f"the source may delete the binlog that comes next, from {moment(stat.stream.purge_ms)} on"
-        yield Health("warn", says, "let the producer, and readers' checkpoints, come on, or keep binlogs for longer there")
+        says = f"the source may delete the next binlog from {moment(stat.stream.purge_ms)} on"
+        yield Health("warn", says, "let the producer and readers catch up, or keep binlogs on the server for longer")
     for failed in store.snapshots:
         if failed.state == "failed":
             again = f"ask again: `shmstore snapshot {name} --tables {failed.table}`"
@@ -458,7 +458,9 @@ def _worries(stat: StoreStat, store: ShownStore, found: Sequence[HealthFinding],
             yield Health("warn", says, f"start it again, or forget it: `shmstore unsubscribe {name} {shown.name}`")
     if store.arrive.delay is not None and store.arrive.delay > LATE and not stat.stream.paused_ms:
         says = f"the producer is {span(store.arrive.delay)} behind its source"
-        yield Health("warn", says, "it catches up after a pause; else it is slower than the server writes: docs, Performance")
+        yield Health(
+            "warn", says, "it catches up after a pause; otherwise the server writes faster than it reads: docs, Performance"
+        )
     for late in sorted(store.readers, key=lambda each: -each.waited):
         if late.waited <= LATE or not late.lag_events or late.state == "lost" or late.name in named:
             continue
@@ -493,7 +495,7 @@ def _well(store: ShownStore) -> str:
 
 def _idle(store: RememberedStore) -> Health:
     if store.path:
-        return Health("idle", f"its memory is the file {store.path}", f"name it, and it is shown: `shmstore top {store.name}`")
+        return Health("idle", f"its memory is the file {store.path}", f"name it to show it: `shmstore top {store.name}`")
     return Health("idle", "not in memory, only in its home", RESTORES)
 
 
@@ -513,7 +515,9 @@ def _health_of_all(stores: Sequence[ShownStore], missing: Mapping[str, str], rem
         if not stores:
             if remembered:
                 return Health("idle", f"{len(remembered)} stores are in their homes, and none in memory", RESTORES)
-            return Health("warn", "there are no stores here", "start a producer: `shmstore produce --store NAME --host ...`")
+            return Health(
+                "warn", "there are no stores on this host", "start a producer: `shmstore produce --store NAME --host ...`"
+            )
         well = stores[0].health.says if len(stores) == 1 else f"all {len(stores)} stores are well"
         return Health(
             "ok",

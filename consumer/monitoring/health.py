@@ -36,7 +36,7 @@ def findings(stat: StoreStat, now_ms: int) -> Iterator[HealthFinding]:
     if not stat.producer_alive:
         yield HealthFinding(name, "no producer runs", f"start one: `shmstore produce --store {name} --host ...`, or its service")
     elif stat.heartbeat_ms and now_ms - stat.heartbeat_ms > SILENCE_MS:
-        says = f"its producer, pid {stat.producer_pid}, gave no sign of life for {_since(stat.heartbeat_ms, now_ms)}"
+        says = f"its producer, pid {stat.producer_pid}, has given no sign of life for {_since(stat.heartbeat_ms, now_ms)}"
         yield HealthFinding(name, says, "is it stopped or starved? Look at its log, and start it again")
     elif stat.log is not None and stat.log.trouble:
         yield HealthFinding(name, stat.log.trouble)
@@ -50,7 +50,7 @@ def findings(stat: StoreStat, now_ms: int) -> Iterator[HealthFinding]:
             name, f"its producer has no link to {stat.source}", "its log says why; `shmstore doctor` checks server and account"
         )
     elif stream.heard_ms and now_ms - stream.heard_ms > SILENCE_MS:
-        says = f"{stat.source} said nothing for {_since(stream.heard_ms, now_ms)}"
+        says = f"{stat.source} has been silent for {_since(stream.heard_ms, now_ms)}"
         yield HealthFinding(name, says, "is the server, or the network, down? `shmstore doctor` tries it")
     for each in stat.subscriptions:
         if each.state == "lost":

@@ -61,7 +61,7 @@ def prometheus(
 
     `counts` are those of the stores' tables.
     """
-    families, up = Families("shmstore"), "1 where the store is there and can be read."
+    families, up = Families("shmstore"), "1 if the store is in memory and can be read."
     for stat in stats:
         families.add("up", "gauge", up, 1, store=stat.name)
         _store(families, stat)
@@ -72,7 +72,7 @@ def prometheus(
         for subscription, tables in copies_aside(
             Home(stat.log.home) if stat.log else Home(state_directory() / stat.name)
         ).items():
-            aside = "Tables whose copies do not follow them now: they wait for a snapshot, or for what the query's log says."
+            aside = "Tables whose copies do not follow them now; the query's log has the reason."
             families.add("copies_aside", "gauge", aside, len(tables), store=stat.name, subscription=subscription)
         if stat.name in counts:
             _tables(families, stat.name, counts[stat.name])
@@ -88,14 +88,14 @@ def _store(families: Families, stat: StoreStat) -> None:
     add("put_events_total", "counter", "Events put.", stat.put.sequence + 1)
     add("put_rows_total", "counter", "Rows put.", stat.put.rows)
     add("put_bytes_total", "counter", "Bytes of payload put.", stat.put.bytes)
-    newest = "Event time of the newest event, 0 when there is none."
+    newest = "Event time of the newest event, 0 if there is none."
     add("newest_event_timestamp_seconds", "gauge", newest, stat.put.time_ms / 1000)
-    add("capacity_events", "gauge", "Events the ring holds.", stat.capacity)
-    add("capacity_bytes", "gauge", "Bytes of payload the ring holds.", stat.limit_bytes)
-    add("free_events", "gauge", "Events that fit now.", stat.free_events)
-    add("free_bytes", "gauge", "Bytes of payload that fit now.", stat.free_bytes)
+    add("capacity_events", "gauge", "Most events in the ring.", stat.capacity)
+    add("capacity_bytes", "gauge", "Most bytes of payload in the ring.", stat.limit_bytes)
+    add("free_events", "gauge", "Free space in the ring, in events.", stat.free_events)
+    add("free_bytes", "gauge", "Free space in the ring, in bytes of payload.", stat.free_bytes)
     add("segment_bytes", "gauge", "Bytes of the segment.", stat.segment_bytes)
-    add("evictions_total", "counter", "Subscriptions that were let go because they held the producer up.", stat.evictions)
+    add("evictions_total", "counter", "Subscriptions that were evicted because they held up the producer.", stat.evictions)
 
 
 def _log(families: Families, stat: StoreStat) -> None:
@@ -106,18 +106,18 @@ def _log(families: Families, stat: StoreStat) -> None:
     add(
         "log_size_bytes",
         "gauge",
-        "Bytes that the log may have; then what a reader has not acked holds the producer up.",
+        "Most bytes of the log; when they are used up, a reader's unacked events hold up the producer.",
         log.size,
     )
-    add("log_keep_seconds", "gauge", "How long the log keeps what every reader has acked.", log.keep_ms / 1000)
+    add("log_keep_seconds", "gauge", "How long the log keeps events that every reader has acked.", log.keep_ms / 1000)
     add("log_files", "gauge", "Files of the log.", log.files)
     add(
         "log_oldest_event_timestamp_seconds",
         "gauge",
-        "Event time of the oldest event kept, 0 when there is none.",
+        "Event time of the oldest event that is kept, 0 if there is none.",
         log.oldest_ms / 1000,
     )
-    add("log_oldest_sequence", "gauge", "Sequence of the oldest event kept.", log.oldest)
+    add("log_oldest_sequence", "gauge", "Sequence of the oldest event that is kept.", log.oldest)
     add("log_written_sequence", "gauge", "Sequence of the last event written to the log.", log.written)
     add("log_synced_sequence", "gauge", "Sequence of the last event that is known to be on disk.", log.synced)
     add(
@@ -132,28 +132,33 @@ def _producer(families: Families, stat: StoreStat) -> None:
     add, stream = partial(families.add, store=stat.name), stat.stream
     add("producer_up", "gauge", "1 while a living process is the producer.", stat.producer_alive)
     add("producer_heartbeat_timestamp_seconds", "gauge", "Last sign of life of the producer.", stat.heartbeat_ms / 1000)
-    add("producer_paused", "gauge", "1 while the producer reads nothing because it was paused.", stat.stream.paused_ms > 0)
-    add("producer_waiting_for_space", "gauge", "1 while what is to be put does not fit.", stat.space_wanted is not None)
+    add("producer_paused", "gauge", "1 while the producer is paused.", stat.stream.paused_ms > 0)
+    add("producer_waiting_for_space", "gauge", "1 while the producer waits for free space.", stat.space_wanted is not None)
     if stat.source_position is not None:
-        add("source_file_number", "gauge", "Number of the binlog file read last.", stat.source_position.file_number)
-        add("source_offset_bytes", "gauge", "Place read last in that file.", stat.source_position.offset)
+        add("source_file_number", "gauge", "Number of the binlog file that was read last.", stat.source_position.file_number)
+        add("source_offset_bytes", "gauge", "Offset in that file that was read last.", stat.source_position.offset)
     if not stream.heard_ms:
         return  # no stream: a process puts by hand
-    add("source_connected", "gauge", "1 while the producer has a link to its source (of several, to each).", stream.connected)
+    add(
+        "source_connected",
+        "gauge",
+        "1 while the producer has a link to its source (with several sources: to each).",
+        stream.connected,
+    )
     add(
         "source_heard_timestamp_seconds",
         "gauge",
-        "When the source last said something, heartbeats included.",
+        "When the source was last heard from, heartbeats included.",
         stream.heard_ms / 1000,
     )
-    lag = "From the newest event's time to its put (Debezium: MilliSecondsBehindSource); 0 when the source has nothing more."
+    lag = "From the newest event's time to its put (Debezium: MilliSecondsBehindSource); 0 when the source has no newer event."
     add("source_lag_seconds", "gauge", lag, stream.behind_ms / 1000)
-    add("last_put_timestamp_seconds", "gauge", "When something was put last, 0 for not in this run.", stream.put_ms / 1000)
+    add("last_put_timestamp_seconds", "gauge", "When an event was last put, 0 if none in this run.", stream.put_ms / 1000)
     add("producer_transactions_total", "counter", "Transactions and DDLs put by this producer.", stream.transactions)
     add(
         "producer_blocked_seconds_total",
         "counter",
-        "Time that this producer has waited for free space.",
+        "Seconds that this producer has waited for free space.",
         stream.blocked_ms / 1000,
     )
     add("producer_reconnects_total", "counter", "Links that this producer lost.", stream.reconnects)
@@ -161,22 +166,20 @@ def _producer(families: Families, stat: StoreStat) -> None:
     add(
         "producer_filtered_events_total",
         "counter",
-        "Binlog events (rows of a table, or a statement) of which the filters left out all.",
+        "Binlog events (rows of a table, or a statement) that the filters left out completely.",
         stream.filtered_events,
     )
     add(
         "producer_filtered_rows_total",
         "counter",
-        "Rows that row filters and operations left out; not those of tables that are left out, which are not decoded.",
+        "Rows that row filters and operations left out; not rows of tables that are left out, since these are not decoded.",
         stream.filtered_rows,
     )
-    add("snapshot_tables", "gauge", "Tables of the snapshots asked for.", stream.snapshot_tables)
-    add("snapshot_remaining_tables", "gauge", "Those that are not done.", stream.snapshot_open)
-    add("snapshot_rows", "gauge", "Rows of them that were put.", stream.snapshot_rows)
+    add("snapshot_tables", "gauge", "Tables of all requested snapshots.", stream.snapshot_tables)
+    add("snapshot_remaining_tables", "gauge", "Tables of the snapshots that are not done.", stream.snapshot_open)
+    add("snapshot_rows", "gauge", "Rows of the snapshots that were put.", stream.snapshot_rows)
     if stream.purge_ms:
-        purge = (
-            "When the server may purge what the producer, or a reader's checkpoint, needs next; absent where that is not near."
-        )
+        purge = "When the server may purge what the producer, or a reader's checkpoint, needs next; absent unless that is near."
         add("source_purge_timestamp_seconds", "gauge", purge, stream.purge_ms / 1000)
 
 
@@ -185,16 +188,16 @@ def _subscription(families: Families, store: str, stat: SubscriptionStat) -> Non
         families.add(f"subscription_{name}", kind, help, value, store=store, subscription=stat.name)
 
     add("up", "gauge", "1 while a living process owns the subscription.", stat.alive)
-    add("lost", "gauge", "1 when the subscription was evicted.", stat.state == "lost")
-    add("paused", "gauge", "1 while its reader is given nothing because it was paused.", stat.paused)
-    add("get_sequence", "gauge", "Sequence got last; a rollback takes it back.", stat.get.sequence)
+    add("lost", "gauge", "1 if the subscription was evicted.", stat.state == "lost")
+    add("paused", "gauge", "1 while the subscription is paused.", stat.paused)
+    add("get_sequence", "gauge", "Last sequence that was got; a rollback moves it back.", stat.get.sequence)
     add("acked_events_total", "counter", "Events acked.", stat.ack.sequence + 1)
     add("unacked_events", "gauge", "Events got and not acked.", stat.get.sequence - stat.ack.sequence)
     add("lag_events", "gauge", "Events put and not acked.", stat.lag_events)
     add("lag_rows", "gauge", "Rows put and not acked.", stat.lag_rows)
     add("lag_bytes", "gauge", "Bytes put and not acked.", stat.lag_bytes)
     add("lag_seconds", "gauge", "Event time from the last ack to the newest event.", stat.lag_ms / 1000)
-    oldest = "Event time of the oldest event not acked, 0 when there is none; it stands still while a reader hangs."
+    oldest = "Event time of the oldest unacked event, 0 if there is none; it does not change while a reader hangs."
     add("oldest_unacked_timestamp_seconds", "gauge", oldest, stat.oldest_ms / 1000)
 
 

@@ -330,10 +330,10 @@ class Kafka:
         future = admin.create_topics([wish], request_timeout=ANSWER_SECONDS)[topic]
         try:
             future.result(ANSWER_SECONDS + 5)
-            _log.info("made topic %s", topic)
+            _log.info("created topic %s", topic)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise self._raised(error.args[0], f"did not make topic {topic}") from error
+                raise self._raised(error.args[0], f"did not create topic {topic}") from error
 
     # ---------------------------------------------------------------- send
 

@@ -12,7 +12,7 @@ extra info is ``{"error": NAME, "message": TEXT}``, where NAME is one of `shmsto
              seek state cursor save sync renew close                  {"session": T, ...}
 
 A session is a client's hold on one subscription. Its id is the client's to choose, at random, so that a `subscribe` whose answer was lost can be
-repeated. It belongs to no connection: it ends by `close`, or when its client has said nothing for its lease.
+repeated. It belongs to no connection: it ends by `close`, or when its client has has been silent for its lease.
 
 Every request of a session may say up to where its client has got: what the server gave behind that never arrived, and is given again. So no
 request needs to arrive, and each may be repeated.

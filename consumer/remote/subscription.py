@@ -112,7 +112,7 @@ class RemoteSubscription:
         first, last = state["first"], state["last"]
         found = events.joined(parts) if parts else None
         if (0 if found is None else len(found.ends)) != last - first + 1 or (found is not None and found.first != first):
-            raise StoreClosed(f"the server of store {self._store!r} gave other events than {first} to {last}")
+            raise StoreClosed(f"the server of store {self._store!r} returned unexpected events; expected {first} to {last}")
         self._got = Cursor(*state["got"])
         return self._batch(first, found)
 
@@ -195,7 +195,7 @@ class RemoteSubscription:
         stale = not 0 <= batch.generation <= self._generation or (after < len(self._valid) and batch.last > self._valid[after][1])
         if stale:
             raise AckError(
-                f"batch {batch.first}..{batch.last} is stale: it was rolled back, and its events are given again in other batches"
+                f"batch {batch.first}..{batch.last} is stale: it was rolled back, and its events come again in other batches"
             )
 
     def seek(self, start: Start) -> None:

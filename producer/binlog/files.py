@@ -53,8 +53,8 @@ class BinlogFiles:
         for before, after in pairwise(files):
             if int(after.suffix[1:]) != int(before.suffix[1:]) + 1:
                 raise PositionNotFound(
-                    f"{before.parent} has no file between {before.name} and {after.name}: what it holds would be lost; copy it there, or go "
-                    f"over the gap with a new store and start = {after.name}:4"
+                    f"{before.parent} has no file between {before.name} and {after.name}: what it holds would be lost; copy it there, or skip "
+                    f"the gap with a new store and start = {after.name}:4"
                 )
         self._files, self._log = list(files), log or logging.getLogger("producer")
         self._offset = offset
@@ -82,7 +82,7 @@ class BinlogFiles:
                     return events
                 continue
             if self._rest:  # as a crash leaves it
-                self._log.warning("%s ends inside an event; its last %d bytes are passed over", self._path, len(self._rest))
+                self._log.warning("%s ends inside an event; its last %d bytes are skipped", self._path, len(self._rest))
                 self._rest, self._missing = b"", 0
             self._file.close()
             self._file = None
@@ -97,7 +97,7 @@ class BinlogFiles:
         if magic == ENCRYPTED:
             raise UnsupportedEvent(f"{path} is encrypted; read it through its server")
         if magic != MAGIC:
-            raise UnsupportedEvent(f"{path} is no binlog file: it begins with {magic.hex() or 'nothing'}, not {MAGIC.hex()}")
+            raise UnsupportedEvent(f"{path} is not a binlog file: it begins with {magic.hex() or 'nothing'}, not {MAGIC.hex()}")
         self._path, self._splitter = path, EventSplitter()
         body = struct.pack("<Q", self._offset) + path.name.encode()
         events = [RawEvent(EventCode.ROTATE, 0, 0, HEADER_SIZE + len(body), 0, 0x20, body)]

@@ -205,7 +205,7 @@ class PacketSplitter:
         if packet[:1] == b"\xfe":
             raise LinkLost("the server ended the stream; it is shutting down")
         if packet[:1] != b"\0" or len(packet) < 1 + HEADER_SIZE:
-            raise LinkLost(f"a packet of {len(packet)} bytes is no event")
+            raise LinkLost(f"a packet of {len(packet)} bytes is not an event")
 
 
 class _PassedOver:

@@ -272,7 +272,7 @@ def _require_followed(history: TableSchema | None) -> tuple[Column, ...]:
     if history is None or not history.table:
         raise SchemaUnknown(
             "the binlog holds no column names here (binlog_row_metadata was not FULL when it was written) and no schema "
-            "history covers it; SET GLOBAL binlog_row_metadata=FULL and start behind that, or keep a schema history"
+            "history covers it; SET GLOBAL binlog_row_metadata=FULL and start after that, or keep a schema history"
         )
     return history.columns
 

@@ -200,7 +200,7 @@ class Group:
         """Raise `SettingsError` unless the GTIDs of source `name` cannot be another's."""
         if not gtids:
             raise SettingsError(
-                f"source {name!r} has no GTIDs; in a store of several sources they tell the transactions apart: set gtid_mode = ON there, or "
+                f"source {name!r} has no GTIDs; in a store of several sources they distinguish the transactions: set gtid_mode = ON there, or "
                 "give it a store of its own"
             )
         other = self._domains.setdefault(domain, name) if domain else name

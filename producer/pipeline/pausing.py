@@ -44,7 +44,7 @@ class Pausing:
         self.since_ms = calendar_ms()
         since = f" since {moment(self.wanted.since_ms)}" if self.wanted.since_ms else ""
         self._log.warning(
-            "paused%s%s: nothing is read until `shmstore resume %s`; the source has to keep its binlog until then",
+            "paused%s%s: nothing is read until `shmstore resume %s`; the source must keep its binlog until then",
             *(since, f" by {self.wanted.by}" if self.wanted.by else "", self._store.name),
         )
         while self.wanted is not None and not stop():

@@ -121,7 +121,7 @@ class Replicator:
 
     def _left_out(self, table: str, ghost: str) -> None:
         self._log.warning(
-            "table %s is left out: it has the name of one that gh-ost or pt-online-schema-change makes to change %s (ghost_tables = keep reads it)",
+            "table %s is left out: it has the name of a working table of gh-ost or pt-online-schema-change for %s (ghost_tables = keep reads it)",
             ghost,
             table,
         )
@@ -217,7 +217,7 @@ class Replicator:
                 damaged.append(str(lost))
                 if damaged.count(str(lost)) >= 3:  # not on the way: in the server's own file
                     raise UnsupportedEvent(
-                        f"{lost}, time and again; the server's binlog is damaged: take a snapshot and start after it"
+                        f"{lost}, repeatedly; the server's binlog is damaged: take a snapshot and start after it"
                     ) from lost
             self._statistics.reconnects += 1
             if time.monotonic() - linked > SETTLED:
@@ -287,8 +287,8 @@ class Replicator:
         start = self._settings.beginning
         if not self._linked and isinstance(start, datetime) and start.timestamp() > time.time():
             self._log.warning(
-                "start is %r, a time that has not come yet: nothing of what the binlog has now is read, and all that is written from now on, as "
-                "with start = latest",
+                "start is %r, a future time: the present binlog is skipped, and reading begins with the next event, as with start = latest"
+                "",
                 self._settings.start,
             )
 
@@ -473,10 +473,10 @@ class Replicator:
             tables = as_readers_see(self._tables_changed(after), self._merged.renaming)
         except (LinkLost, LoginRefused, ServerUnreachable) as error:
             self._filters_again = time.monotonic() + SECOND
-            self._log.warning("filters: %s; they are taken later", error)
+            self._log.warning("filters: %s; they will be taken later", error)
             return True
         if not live.on_disk():
-            self._log.warning("filters: the log of store %r is not on disk yet; they are taken later", self._store.name)
+            self._log.warning("filters: the log of store %r is not on disk yet; they will be taken later", self._store.name)
             return True
         change = live.prepare(tables, snapshots=self._snapshot is not None)
         event = live.event(change, decoder.position)

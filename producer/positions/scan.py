@@ -60,7 +60,7 @@ def scan_to_time(session: ServerSession, server: SourceServer, when: float) -> S
     if low == 0 and Position(files[0], 0).file_number > 1 and (begins := file_begins(session, files[0])) > when:
         raise BinlogPurged(
             f"{session.endpoint.where} has no binlog of that time: its oldest file, {files[0]}, begins {begins - when:.0f} s later; "
-            "start = earliest takes what there is"
+            "start = earliest begins with the oldest event"
         )
     found: ScannedPosition = (Position(files[low], 4), None)
     with _reading(session, files[low]) as ends:

@@ -377,7 +377,7 @@ class SchemaHistory:
             records = [_unpacked(packed) for packed in lines.read() or ()]
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise SchemaUnknown(
-                f"{lines.path} is no schema history of format {FORMAT}: {error}; move it away and take a new snapshot"
+                f"{lines.path} is not a schema history of format {FORMAT}: {error}; move it away and take a new snapshot"
             ) from error
         self._records = sorted(records, key=lambda record: record.position.order)
 

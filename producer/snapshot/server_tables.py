@@ -128,7 +128,7 @@ class ServerTables:
         with StoreView.attach(settings.store, path=settings.store_path or None, state=settings.state or None) as view:
             if not view.has_log:
                 raise SourceError(
-                    f"store {settings.store!r} keeps no log, so it could not keep what changes while tables are read beside it: create it with log = on"
+                    f"store {settings.store!r} has no log, so it cannot keep the changes while tables are read: create it with log = on"
                 )
             point = view.ack_point_until(view.newest)
             position = view.start_position if point is None else view.peek(point, limit_events=1).position
@@ -136,9 +136,7 @@ class ServerTables:
         if position is None:
             raise SourceError(f"store {settings.store!r} holds nothing, and no producer has begun to fill it: start it first")
         if position.of_group:
-            raise SourceError(
-                f"store {settings.store!r} has several sources: tables are read beside a store with a single source"
-            )
+            raise SourceError(f"store {settings.store!r} has several sources: tables can be read only with a store of one source")
         if not position.gtids and not server.mariadb:
             executed = scan_to_offset(session, position)[1]
             position = position._replace(gtids=str(executed or ""))
@@ -302,7 +300,7 @@ class _Reading:
         now = read_table(session, schema.database, schema.table, history=settings.schema_history)
         if now is None or (now.schema, now.key, now.collations) != (schema, self._table.key, self._table.collations):
             raise SourceError(
-                f"{schema.database}.{schema.table} was changed by a DDL, or dropped, after it was opened: open it again and read it from its beginning"
+                f"{schema.database}.{schema.table} was changed by a DDL, or dropped, after it was opened: open it again and read it from the beginning"
             )
         return session
 

@@ -108,7 +108,7 @@ def _at(settings: Settings, session: ServerSession, server: SourceServer, positi
             return StreamStart(position, executed, by_gtid=True)
     if not position.file:
         raise PositionNotFound(
-            f"GTID set {position.gtids!r} means nothing to {server.endpoint.where}: its gtid_mode is OFF; start from FILE:OFFSET"
+            f"GTID set {position.gtids!r} cannot be used with {server.endpoint.where}: its gtid_mode is OFF; start from FILE:OFFSET"
         )
     _check_file(session, server, position)
     if server.mariadb:

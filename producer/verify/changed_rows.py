@@ -46,8 +46,8 @@ class ChangedRows:
                 self._next = batch.last + 1
         except PositionNotFound as error:
             raise StoreError(
-                f"store {self._view.name!r} does not keep event {self._next} any more, so what changed meanwhile is not known: "
-                "give its log more room (--log-size, --log-keep), or verify when less is written"
+                f"store {self._view.name!r} does not keep event {self._next} any more, so the changes since then are not "
+                "known: give its log more space (--log-size, --log-keep), or verify when less is written"
             ) from error
         if self._window.broken(self._segment):
             raise Disturbed

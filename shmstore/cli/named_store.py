@@ -93,7 +93,7 @@ def _of_source(store: str, start: Start) -> Position:
     found = parse_start(start) if isinstance(start, str) else start
     if not isinstance(found, Position) or found.sources:
         raise PositionNotFound(
-            f"store {store!r} does not exist yet, so {start} is no place in it: give FILE:OFFSET or a GTID set, or start its producer first"
+            f"store {store!r} does not exist yet, so {start} is not a place in it: give FILE:OFFSET or a GTID set, or start its producer first"
         )
     return found._replace(file="", offset=0) if found.gtids else found
 

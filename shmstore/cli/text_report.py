@@ -147,7 +147,7 @@ def _stream(stat: StoreStat) -> list[str]:
         left = f"{stream.snapshot_open:,} of {stream.snapshot_tables:,} tables left"
         lines.append(f"snapshot   {left}, {stream.snapshot_rows:,} rows so far")
     if stream.purge_ms:
-        lines.append(f"purge      the source may delete the binlog that comes next, from {moment(stream.purge_ms)} on")
+        lines.append(f"purge      the source may delete the next binlog from {moment(stream.purge_ms)} on")
     if stat.put_position is not None:
         lines.append(f"complete   all transactions up to {place_text(stat.put_position)}")
     return lines

@@ -62,5 +62,5 @@ def _read(file: LinesFile) -> list[AuditLine]:
         return [AuditLine(int(at), *map(str, rest)) for at, *rest in file.read() or []]
     except (OSError, ValueError, TypeError) as error:
         raise StoreError(
-            f"{file.path}, the store's audit log, cannot be read ({error}): put it aside, and a new one begins"
+            f"{file.path}, the store's audit log, cannot be read ({error}): move it away, and a new one begins"
         ) from error

@@ -272,7 +272,7 @@ class Home:
 
     def _gone(self) -> StoreClosed:
         return StoreClosed(
-            f"store {self.name!r} lives in {self.path} no more: it was removed with its log, and nothing is written for it; attach again"
+            f"store {self.name!r} is no longer in {self.path}: it was removed with its log, so nothing is written; attach again"
         )
 
     def give_rights(self, fd: int, folder: Path) -> None:

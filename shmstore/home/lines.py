@@ -60,7 +60,7 @@ class LinesFile:
         except FileNotFoundError:
             return False
         except ValueError as error:
-            raise StoreError(f"{self._what} {self.path}: {error}; move it away, and a new one is made") from error
+            raise StoreError(f"{self._what} {self.path}: {error}; move it away, and a new one is created") from error
         except OSError as error:
             raise refused(self.path, error, self._what, FIX) from error
 

@@ -111,7 +111,7 @@ class Appender:
         words, logged = self._words, first + count - 1
         if not words[FLOOR] <= logged <= words[PUT]:
             raise StoreCorrupt(
-                f"the log ends at event {logged}, the ring has those from {words[FLOOR] + 1} to {words[PUT]}: `shmstore log verify` tells more"
+                f"the log ends at event {logged}, the ring has those from {words[FLOOR] + 1} to {words[PUT]}: `shmstore log verify` shows more"
             )
         self._current = _Set(fds, first, count, at, blocks)
         words[LOGGED] = logged

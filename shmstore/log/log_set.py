@@ -281,7 +281,7 @@ class LogSet:
 
     def _damage(self, ending: str, first: int, last: int) -> Damage:
         error = StoreCorrupt(
-            f"{self.stem}{ending} is damaged: events {first} to {last} of the log are lost, and nothing of them is given; "
+            f"{self.stem}{ending} is damaged: events {first} to {last} of the log are lost, and none of them is returned; "
             f"{advice(self.stem)}, `shmstore seek` to {last + 1} continues after them"
         )
         return Damage(first, last, error)

@@ -272,7 +272,7 @@ def _no_transaction(slots: Slots, place: Position) -> PositionNotFound:
     gtids = sources_text(place.sources) or place.gtids
     if not place.sources and not gtid_sets.well_formed(gtids):
         return PositionNotFound(
-            f"{gtids!r} is no GTID set: write UUID:1-4711 as MySQL does, or 0-1-4711 as MariaDB does, several with commas between"
+            f"{gtids!r} is not a GTID set: write UUID:1-4711 as MySQL does, or 0-1-4711 as MariaDB does, several with commas between"
         )
     return PositionNotFound(
         f"no transaction kept in store {slots.name!r} ends at GTID set {gtids!r}: give the position of one that was read from it, or a sequence"

@@ -126,7 +126,7 @@ class Segment:
         ):
             os.close(fd)
             raise LayoutMismatch(
-                f"{where} names a home that is none, {self.home!r}: remove it with `shmstore rm {name}` and start its producer again"
+                f"{where} names an impossible home, {self.home!r}: remove it with `shmstore rm {name}` and start its producer again"
             )
         #: The log behind the ring, where the store has one; set by the one who opens the store.
         self.log: Log | None = None
@@ -429,7 +429,7 @@ def unlink(name: str, *, path: str | os.PathLike[str] | None, force: bool) -> No
             kept.append(f"{left} (uid {owner_of(left)})")
     if kept:
         raise StoreError(
-            f"store {name!r} is removed, but not what other users put beside it: remove {', '.join(kept)} as that user"
+            f"store {name!r} is removed, except files of other users next to it: remove {', '.join(kept)} as that user"
         )
     if not found:
         raise StoreNotFound(f"no store {name!r} ({where}): `shmstore ls` lists the stores of this host")
@@ -529,7 +529,7 @@ def _checked_header(head: bytes, size: int, where: str) -> np.void:
     if version != layout.VERSION:
         raise LayoutMismatch(
             f"{where} has layout version {version}, this shmstore reads version {layout.VERSION}: "
-            "use the shmstore that made it, or remove it with `shmstore rm` and start its producer again"
+            "use the shmstore that created it, or remove it with `shmstore rm` and start its producer again"
         )
     capacity, unit, limit, first = (int(header[field]) for field in ("capacity", "memory_unit", "limit", "first"))
     sane = (

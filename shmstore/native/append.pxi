@@ -106,7 +106,7 @@ cdef class Appender:
         cdef int64_t logged = first + count - 1
         if not look(words + FLOOR) <= logged <= look(words + PUT):
             raise StoreCorrupt(
-                f"the log ends at event {logged}, the ring has those from {look(words + FLOOR) + 1} to {look(words + PUT)}: `shmstore log verify` tells more"
+                f"the log ends at event {logged}, the ring has those from {look(words + FLOOR) + 1} to {look(words + PUT)}: `shmstore log verify` shows more"
             )
         self.current = opened(fds)
         self.current.first, self.current.count, self.current.at, self.current.block_count = first, count, at, blocks

@@ -137,7 +137,7 @@ cdef class Payloads:
             self.left = 0
             run = self.run
             raise StoreCorrupt(
-                f"an event of batch {run.first}..{run.last} claims bytes {self.start - self.begin} to {self.ends[0] - self.begin} of {self.size}: `shmstore check` tells more"
+                f"an event of batch {run.first}..{run.last} claims bytes {self.start - self.begin} to {self.ends[0] - self.begin} of {self.size}: `shmstore check` shows more"
             )
         self.before, self.given = self.given, view
         self.ready = self.moved(free)

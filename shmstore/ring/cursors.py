@@ -91,7 +91,7 @@ def slowest_ack(views: Views) -> int:
     acks = [words[ACK_OF[entry]] for entry in range(words[ENTRIES]) if words[STATE_OF[entry]] & 1]
     slowest = min(acks, default=words[FLOOR])
     if abs(words[PUT] - slowest) > ABSURD:
-        raise StoreCorrupt(f"an ack cursor stands at {slowest}, put at {words[PUT]}: `shmstore check` tells more")
+        raise StoreCorrupt(f"an ack cursor is at {slowest}, put at {words[PUT]}: `shmstore check` shows more")
     return slowest
 
 

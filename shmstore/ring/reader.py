@@ -63,7 +63,7 @@ class Reader:
         seen = self._words[PUT]
         if not 0 <= seen - self.get <= seen - self.ack <= self._most:
             raise StoreCorrupt(
-                f"put stands at {seen}, get at {self.get}, ack at {self.ack}, capacity {self._views.capacity}: `shmstore check` tells more"
+                f"put is at {seen}, get at {self.get}, ack at {self.ack}, capacity {self._views.capacity}: `shmstore check` shows more"
             )
         self._seen = seen
         return seen - self.get

@@ -96,7 +96,7 @@ class Writer:
         self.put, self.end, self.rows, _ = cursor_at(self._views, self._words[PUT])
         if not 0 <= self.end < ABSURD_BYTES or not 0 <= self.rows < ABSURD_BYTES:
             raise StoreCorrupt(
-                f"event {self.put} claims to end at byte {self.end} and row {self.rows}: `shmstore check` tells more"
+                f"event {self.put} claims to end at byte {self.end} and row {self.rows}: `shmstore check` shows more"
             )
 
     def refresh(self, n: int = 1, size: int = 0) -> None:
@@ -113,12 +113,12 @@ class Writer:
         words[FLOOR] = self._floor = floor
         if not words[PUT] - self._views.capacity <= floor <= words[PUT]:
             raise StoreCorrupt(
-                f"an ack cursor stands at {floor}, put at {words[PUT]}, capacity {self._views.capacity}: `shmstore check` tells more"
+                f"an ack cursor is at {floor}, put at {words[PUT]}, capacity {self._views.capacity}: `shmstore check` shows more"
             )
         acked = self._ends[floor & self._mask]
         if not acked <= self.end:  # the space would seem larger than the arena
             raise StoreCorrupt(
-                f"acked event {floor} ends at byte {acked}, all that was put at {self.end}: `shmstore check` tells more"
+                f"acked event {floor} ends at byte {acked}, all that was put at {self.end}: `shmstore check` shows more"
             )
         self._limit_sequence = min(floor + self._views.capacity, MAX_SEQUENCE)
         self._limit_end = acked + self._views.limit
@@ -128,13 +128,13 @@ class Writer:
         logged, before = words[LOGGED], self._floor
         if not put - views.capacity <= before <= put or logged > put:
             raise StoreCorrupt(
-                f"the log has events up to {logged}, the ring those from {before + 1} to {put}, capacity {views.capacity}: `shmstore check` tells more"
+                f"the log has events up to {logged}, the ring those from {before + 1} to {put}, capacity {views.capacity}: `shmstore check` shows more"
             )
         half = max(put - views.capacity // 2, self._ended(self.end - views.limit // 2))
         floor = max(before, min(logged, max(half, put + n - views.capacity, self._ended(self.end + size - views.limit))))
         acked = self._ends[floor & self._mask]
         if not acked <= self.end:
-            raise StoreCorrupt(f"event {floor} ends at byte {acked}, all that was put at {self.end}: `shmstore check` tells more")
+            raise StoreCorrupt(f"event {floor} ends at byte {acked}, all that was put at {self.end}: `shmstore check` shows more")
         if floor != before:
             words[FLOOR] = self._floor = floor
             fence()  # a reader that finds its copy above the floor has read it before anything of it is written over

@@ -129,8 +129,8 @@ class Backpressure:
 
     def _holdup(self, wanted: int) -> str:
         if self._segment.flags & StoreFlag.LOG:
-            return log_trouble(self._segment) or "the disk takes its time to write the log; wait for it longer"
+            return log_trouble(self._segment) or "the disk is slow to write the log; wait for it longer"
         late = [each for each in subscriptions_of(self._segment) if each.state == "active" and each.ack.sequence < wanted]
         if not late:
-            return "there is no subscription: let a reader come, or discard what is kept with `EventStore.clear`"
+            return "there is no subscription: start a reader, or discard what is kept with `EventStore.clear`"
         return "wait for it longer: " + "; ".join(f"{each.standing}: {remedy(self._segment.name, each)}" for each in late)

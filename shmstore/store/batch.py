@@ -162,7 +162,7 @@ class Batch(_Run):
         for end in self.ends.tolist():
             if not start <= end <= len(raw):
                 raise StoreCorrupt(
-                    f"an event of batch {self.first}..{self.last} claims bytes {start} to {end} of {len(raw)}: `shmstore check` tells more"
+                    f"an event of batch {self.first}..{self.last} claims bytes {start} to {end} of {len(raw)}: `shmstore check` shows more"
                 )
             yield raw[start:end]
             start = end

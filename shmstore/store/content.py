@@ -59,7 +59,7 @@ def payloads_in_ring(segment: Segment, first: int, last: int) -> memoryview:
     span = views.ends[last & mask] - start
     if not 0 <= span <= views.arena_size or last - first >= views.slot_count:
         raise StoreCorrupt(
-            f"events {first} to {last} claim {span} bytes, the arena has {views.arena_size}: `shmstore check` tells more"
+            f"events {first} to {last} claim {span} bytes, the arena has {views.arena_size}: `shmstore check` shows more"
         )
     at = start % views.arena_size
     return views.arena[at : at + span]
@@ -86,10 +86,10 @@ def _oversized(segment: Segment, sequence: int, size: int) -> memoryview:
         if error.errno in RESOURCE_ERRNOS:
             raise refused(f"event {sequence} is in {path}, which cannot be read now", error, "see who may read it") from error
         raise StoreCorrupt(
-            f"event {sequence} is in {path}, which cannot be read: {error}; `shmstore check` tells more"
+            f"event {sequence} is in {path}, which cannot be read: {error}; `shmstore check` shows more"
         ) from error
     if len(mapped) != size:
-        raise StoreCorrupt(f"event {sequence} has {size} bytes, {path} has {len(mapped)}: `shmstore check` tells more")
+        raise StoreCorrupt(f"event {sequence} has {size} bytes, {path} has {len(mapped)}: `shmstore check` shows more")
     return mapped
 
 

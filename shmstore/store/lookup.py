@@ -51,7 +51,7 @@ def peek(segment: Segment, first: int, limit_events: int | None, limit_bytes: in
     batch = Batch(segment, first, last, -1)
     if batch:
         gone = PositionNotFound(
-            f"sequence {first} was acked by all while it was read: see what store {segment.name!r} keeps, and read on there"
+            f"sequence {first} was acked by all while it was read: see which events store {segment.name!r} keeps, and continue there"
         )
         try:
             batch = Batch._holding(segment, own(in_ring(segment, first, last)), -1)
@@ -171,7 +171,7 @@ def find_time(segment: Segment, moment: datetime) -> int:
     found = _searched(segment, lambda slots: search.first_at_time(slots, wanted))
     if found > segment.words[PUT] and wanted > calendar_ms() + CLOCKS_MS:
         raise PositionNotFound(
-            f"{moment.isoformat()} has not come yet: store {segment.name!r} has no event of that time; give an earlier time, or latest for "
+            f"{moment.isoformat()} is in the future: store {segment.name!r} has no event of that time; give an earlier time, or latest for "
             "what comes from now on"
         )
     return found
@@ -213,7 +213,7 @@ def find(segment: Segment, position: Position) -> int:
     last = last_ack_point(segment)
     if last is not None and last.of_group:
         raise PositionNotFound(
-            f"store {segment.name!r} holds several sources, so {position.file}:{position.offset} is no place in it: give the position of a "
+            f"store {segment.name!r} holds several sources, so {position.file}:{position.offset} is not a place in it: give the position of a "
             "transaction's end that was read from it, with all its sources, or a sequence"
         )
     oldest = oldest_kept(segment.views)

@@ -131,8 +131,8 @@ def attached(
                 raise missing from None
             if read_only and not os.access(home.log, os.W_OK):
                 raise StoreNotFound(
-                    f"store {name!r} is not in memory, and this user may only look at its home, {home.path}: it is there again when its producer "
-                    "is started, or the process that may write there attaches"
+                    f"store {name!r} is not in memory, and this user may only look at its home, {home.path}: start its producer, or attach as a "
+                    "user who may write there, to restore it"
                 ) from None
             try:
                 restored(name, home, path=None if path is None else os.path.abspath(path)).close()

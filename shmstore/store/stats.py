@@ -118,14 +118,16 @@ def remedy(store: str, reader: SubscriptionStat) -> str:
     if reader.paused:
         return f"resume it with `shmstore resume {store} --subscription {reader.name}`"
     move = f"move it with `shmstore seek {store} {reader.name} latest`, or forget it with `{forgetting(store, reader.name)}`"
-    return f"let it read on; or stop it, and {move}" if reader.alive else f"start its reader, {move}"
+    return f"let it continue; or stop it, and {move}" if reader.alive else f"start its reader, {move}"
 
 
 def after_eviction(store: str, subscription: str, *, has_log: bool) -> str:
     """What to do about a subscription that was evicted."""
     forget = f"forget it with `{forgetting(store, subscription)}`, and subscribe again or take a snapshot"
     return (
-        f"let it continue with what is kept, `shmstore seek {store} {subscription} earliest`, or {forget}" if has_log else forget
+        f"let it continue with the events that are kept, `shmstore seek {store} {subscription} earliest`, or {forget}"
+        if has_log
+        else forget
     )
 
 
@@ -207,9 +209,9 @@ class StoreStat(NamedTuple):
     def holdup(self) -> str:
         """Who holds the producer up and what to do, as a sentence."""
         if self.log is not None:
-            return self.log.trouble or "the disk takes its time to write the log"
+            return self.log.trouble or "the disk is slow to write the log"
         if (slowest := self.slowest) is None:
-            return "there is no subscription: let a reader come"
+            return "there is no subscription: start a reader"
         return f"{slowest.standing} of {self.newest:,}: {self.remedy(slowest)}"
 
 

@@ -454,7 +454,7 @@ class EventStore(StoreView):
         """
         self._check_open()
         if not self.segment.home:
-            raise StoreError(f"store {self.name!r} has no log: what was acked is gone, so no process can go back")
+            raise StoreError(f"store {self.name!r} has no log: acked events are gone, so no reader can go back")
 
         def note(acked: int) -> None:
             self._durable(name).save(Checkpoint(NOWHERE, self.epoch, min(acked, self.sync(acked))), may=self._is_ours)

@@ -443,7 +443,7 @@ class Subscription:
         after = bisect_left(self._valid, (batch.generation, -2))
         if not 0 <= batch.generation < self._reader.generation or batch.last > self._valid[after][1]:
             raise AckError(
-                f"batch {batch.first}..{batch.last} is stale: it was rolled back, and its events are given again in other batches"
+                f"batch {batch.first}..{batch.last} is stale: it was rolled back, and its events come again in other batches"
             )
 
     def _sequence_of(self, position: Position) -> int:
@@ -452,7 +452,7 @@ class Subscription:
             if (int(slot["file"]), int(slot["offset"])) == position.order[:2]:
                 return sequence
         raise AckError(
-            f"no event got and not acked ends at {position.file}:{position.offset}: give the position of one, or its sequence"
+            f"no unacked event of this reader ends at {position.file}:{position.offset}: give the position of one, or its sequence"
         )
 
     # ------------------------------------------------------------ cursors, checkpoint, end
@@ -549,8 +549,8 @@ class Subscription:
         """
         if not self._owner.held or self._segment.replaced:
             raise StoreClosed(
-                f"subscription {self.name!r} is not this reader's any more: store {self.store.name!r} was created again, or restored, "
-                "and what was acked here since is not written down; attach again"
+                f"subscription {self.name!r} no longer belongs to this reader: store {self.store.name!r} was created again, or restored, "
+                "and acks since then are not saved; attach again"
             )
         if self._has_log and self._words[STATE_OF[self.entry]] != ACTIVE:
             self._check_state()

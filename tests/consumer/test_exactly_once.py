@@ -108,4 +108,4 @@ def test_a_commit_behind_which_the_log_keeps_no_more(
                 return
             assert reader.resume(store.epoch, 2)
             assert next(reader).first == store.oldest
-    assert "2 was the last one committed, and what is between is not kept" in caplog.text
+    assert "2 was the last one committed, and the events in between are not kept" in caplog.text

@@ -59,7 +59,7 @@ def test_what_hangs_is_noticed(living: EventStore, monkeypatch: pytest.MonkeyPat
     set_calendar(monkeypatch, -1)
     monkeypatch.setattr(time, "clock_gettime_ns", lambda clock: since_boot(clock) + 120 * 10**9)
     (problem,) = problems([living.stat()])
-    assert "gave no sign of life for 120 s" in problem
+    assert "has given no sign of life for 120 s" in problem
 
 
 def test_never_stays_never() -> None:

@@ -156,6 +156,6 @@ def test_a_damaged_text(store_name: str, file: Path, tmp_path: Path) -> None:
         raw.seek(segment._text_at("home", None)[0] + 3)
         raw.write(b"\0")
     for kind in (EventStore, StoreView):
-        with pytest.raises(LayoutMismatch, match=f"names a home that is none.*shmstore rm {store_name}"):
+        with pytest.raises(LayoutMismatch, match=f"names an impossible home.*shmstore rm {store_name}"):
             kind.attach(store_name, state=tmp_path)
-    assert "names a home that is none" in look()[1][store_name]
+    assert "names an impossible home" in look()[1][store_name]

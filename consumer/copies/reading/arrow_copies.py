@@ -62,13 +62,13 @@ class ArrowCopy:
         names = dataset.schema.names
         columns = own_names(table, names, self._what)
         if _CURRENT in names and _CURRENT not in columns:  # of a table that has such a column there is no history
-            raise CopyUnreadable(f"{self._what} holds the table's history: verify compares a table with its rows of now")
+            raise CopyUnreadable(f"{self._what} holds the table's history: verify compares a table with its present rows")
         for batch in dataset.to_batches(columns=columns, filter=some, batch_size=BATCH_ROWS):
             if batch.num_rows:
                 try:
                     yield stored_rows(table.columns, batch.select(columns))
                 except (TypeError, ValueError, pa.ArrowException) as error:
-                    raise CopyUnreadable(f"{self._what} holds what is no value of its table: {error}") from error
+                    raise CopyUnreadable(f"{self._what} has a value that its column cannot hold: {error}") from error
 
     def close(self) -> None:
         """Nothing is held."""
@@ -86,7 +86,7 @@ def delta(path: str, storage: Mapping[str, str] | None = None) -> ArrowCopy:
         try:
             return DeltaTable(path, storage_options=dict(storage or {}) or None).to_pyarrow_dataset()
         except TableNotFoundError:
-            raise CopyUnreadable(f"there is no copy: {path} is no Delta table") from None
+            raise CopyUnreadable(f"there is no copy: {path} is not a Delta table") from None
 
     return ArrowCopy(open, f"the Delta table {path}")
 

@@ -32,7 +32,7 @@ class CalledCopy:
             except KeyError as error:
                 raise CopyUnreadable(f"the copy's rows have no column {error.args[0]}") from error
             except TypeError as error:
-                raise CopyUnreadable(f"the copy holds what is no value of its table: {error}") from error
+                raise CopyUnreadable(f"the copy has a value that its column cannot hold: {error}") from error
 
     def rows_of(self, table: TableSchema, keys: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
         """Return the rows that have these keys: all are read for it."""

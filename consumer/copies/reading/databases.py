@@ -69,7 +69,7 @@ class DatabaseCopy:
             try:
                 rows.append([None if value is None else make(value) for make, value in zip(makes, row, strict=True)])
             except (TypeError, ValueError) as error:
-                raise CopyUnreadable(f"the copy {self._table} holds what is no value of its table: {error}") from error
+                raise CopyUnreadable(f"the copy {self._table} has a value that its column cannot hold: {error}") from error
             if len(rows) == BATCH_ROWS:
                 yield rows
                 rows = []

@@ -233,7 +233,7 @@ class StoreCard {
   }
 
   stateOf(cell, reader) {
-    const holds = { producer: ", holds the producer up", log: ", most of the log is kept for it" }[reader.holds] || "";
+    const holds = { producer: ", holds up the producer", log: ", most of the log is kept for it" }[reader.holds] || "";
     const who = reader.state === "reading" ? ` (pid ${reader.owner})` : reader.state === "dead" ? ` (pid ${reader.owner} died)` : "";
     say(cell, reader.state + who + holds);
     cell.className = "text" + (reader.state === "lost" || reader.holds === "producer" ? " state-bad" : reader.state === "dead" || reader.holds ? " state-warn" : "");

@@ -137,11 +137,11 @@ def read_store(store: EventStore, first: int, last: int, *, fails: bool = True) 
     except PositionNotFound as error:
         if not store.has_log:
             raise PositionNotFound(
-                f"{error}. They went after this micro-batch was planned, because its subscription was evicted: take a snapshot of the query's "
+                f"{error}. They were removed after this micro-batch was planned, because its subscription was evicted: take a snapshot of the query's "
                 "tables, or set failOnDataLoss=false to continue without them; a larger store, or one with a log or lag=block, keeps them"
             ) from error
         raise PositionNotFound(
-            f"{error}. The log let go of it after this read was planned: give the store a larger log_size or log_keep, or read less at a time"
+            f"{error}. The log removed it after this read was planned: give the store a larger log_size or log_keep, or read less at a time"
         ) from error
 
 

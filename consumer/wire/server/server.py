@@ -374,7 +374,9 @@ class CanalServer:
         if found is None:
             raise ProtocolError(f"clientId {request.client.client_id} is not subscribed any more")
         _log.info(
-            "store %r was removed and is there again: client %s continues", request.client.destination, request.client.client_id
+            "store %r was removed and is available again: client %s continues",
+            request.client.destination,
+            request.client.client_id,
         )
         return await self._get(socket, found, request)
 

@@ -191,7 +191,7 @@ class CanalSessions:
             raise ProtocolError(f"clientId {client.client_id} of destination {client.destination!r} is not subscribed any more")
         if count >= SUBSCRIPTIONS - 1:
             raise SubscriptionRefused(
-                f"store {store.name!r} has {count} subscriptions, all it can: forget one with `shmstore unsubscribe {store.name} NAME`"
+                f"store {store.name!r} has {count} subscriptions, the most that it can have: forget one with `shmstore unsubscribe {store.name} NAME`"
             )
         most = self._settings.max_new_clients
         if len(login.new_clients) >= most:

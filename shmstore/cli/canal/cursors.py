@@ -63,17 +63,17 @@ def in_file(path: Path, destination: str = "") -> list[StoredClient]:
                 continue
             place = None if cursor is None else ClusterCursor.decode(json.dumps(cursor).encode())
             if place is not None and not place.gtids and (not place.file or place.offset < 4):
-                raise ValueError(f"a cursor at {place.file!r}:{place.offset} is no place in a binlog")
+                raise ValueError(f"a cursor at {place.file!r}:{place.offset} is not a place in a binlog")
             found.append(StoredClient(_client_id(identity["clientId"]), str(identity.get("filter") or ""), place))
         return found
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = error if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        raise ValueError(f"{path} is no meta.dat of Canal's: {why}") from error
+        raise ValueError(f"{path} is not a meta.dat of Canal: {why}") from error
 
 
 def _client_id(value: Any) -> int:
     if type(value) is not int or not -(1 << 15) <= value < 1 << 15:
-        raise ValueError(f"clientId is {value!r}, which is no number of a client")
+        raise ValueError(f"clientId is {value!r}, which is not a client's number")
     return value
 
 

@@ -82,7 +82,7 @@ def write(every: Iterable[Conversion]) -> list[Path]:
         texts |= {made.folder / name: (text + "\n", 0o600) for name, text in made.secrets.items()}
     for path in texts:
         if os.path.lexists(path):
-            raise ValueError(f"{path} is there already: name another folder with --output, or remove it")
+            raise ValueError(f"{path} exists already: name another folder with --output, or remove it")
     for path, (text, mode) in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:

@@ -78,7 +78,7 @@ def reload(options: argparse.Namespace) -> int:
     if answer is None:
         say(
             f"store {options.store!r}: no answer in {options.wait:g} s: filters change between two transactions, when there is free space and the "
-            "producer is not paused; its log says when they have"
+            "producer is not paused; its log reports the change"
         )
         return 1
     print(printable(f"{options.store}: {answer.text}"), file=sys.stdout if answer.done else sys.stderr)

@@ -68,7 +68,7 @@ def init(options: argparse.Namespace) -> int:
     options.output = options.output or CONFIG
     path = Path(options.output)
     if options.output != "-" and path.exists():
-        raise ValueError(f"{path} is there already: name another file with --output, or remove it")
+        raise ValueError(f"{path} exists already: name another file with --output, or remove it")
     if sys.stdin is not None and sys.stdin.isatty() and not any(value is not None for value in given.values()):
         settings, findings, tables = _asked()
     else:

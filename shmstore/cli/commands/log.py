@@ -113,7 +113,7 @@ def trim(options: argparse.Namespace) -> int:
     if done.needed_by is not None:
         reader, acked = done.needed_by
         say(
-            f"subscription {reader!r} still needs what follows event {acked:,}: let it read on, or move it with "
+            f"subscription {reader!r} still needs what follows event {acked:,}: let it continue, or move it with "
             f"`shmstore seek {options.store} {reader} latest`"
         )
     return 0

@@ -305,6 +305,6 @@ def _settings(words: list[str]) -> dict[str, str]:
     for word in words:
         name, sign, value = word.partition("=")
         if not sign or not name:
-            raise ValueError(f"--set {word!r} is no setting: write NAME=VALUE")
+            raise ValueError(f"--set {word!r} is not a setting: write NAME=VALUE")
         found[name.strip()] = value
     return found

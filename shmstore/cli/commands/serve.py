@@ -206,7 +206,7 @@ def serve(options: argparse.Namespace) -> int:
         raise ValueError("--password-hash-file is of canal's protocol alone: give --password-file for --flight")
     if options.user and not password and not hashed:
         raise ValueError(
-            f"--user {options.user} has no password, so anybody could log in: give --password-file or SHMSTORE_SERVE_PASSWORD"
+            f"--user {options.user} has no password, so any client could log in: give --password-file or SHMSTORE_SERVE_PASSWORD"
         )
     for file in (options.tls_cert, options.tls_key, options.zookeeper_ca, options.zookeeper_cert, options.zookeeper_key):
         if file:

@@ -73,9 +73,7 @@ def snapshot(options: argparse.Namespace) -> int:
             print(producer.request_snapshot(options.store, options.tables, state=state, **chosen))
     if asks and not (options.status or options.watch):
         if not options.cancel:
-            say(
-                f"asked for the rows of {', '.join(options.tables)}; watch them come: `shmstore snapshot {options.store} --watch`"
-            )
+            say(f"asked for the rows of {', '.join(options.tables)}; watch them: `shmstore snapshot {options.store} --watch`")
         return 0
     patience = time.monotonic() + TAKES_UP
     while True:

@@ -280,6 +280,6 @@ def rm(options: argparse.Namespace) -> int:
             kinds.remove(home)
     if kept and not options.log:
         say(
-            f"{home.path} stays, and store {options.store!r} comes back when a process attaches to it; `shmstore rm {options.store} --log` removes it"
+            f"{home.path} stays, and store {options.store!r} is restored when a process attaches to it; `shmstore rm {options.store} --log` removes it"
         )
     return 0

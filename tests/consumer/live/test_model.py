@@ -297,7 +297,7 @@ def test_snapshots() -> None:
         ({"producer_alive": False}, "bad", "no producer runs", "shmstore produce --store a"),
         ({"stream": StreamStat(False, NOW)}, "bad", "no link to mysql://db1", "shmstore doctor"),
         ({"subscriptions": (reader(state="lost"),)}, "bad", "'audit' was evicted", "shmstore seek a audit earliest"),
-        ({"space_wanted": 5, "log": None}, "warn", "waits for free space", "let a reader come"),
+        ({"space_wanted": 5, "log": None}, "warn", "waits for free space", "start a reader"),
         (
             {"subscriptions": (reader(put=9, alive=False),)},
             "warn",
@@ -305,8 +305,8 @@ def test_snapshots() -> None:
             "shmstore unsubscribe a audit",
         ),
         ({"subscriptions": (reader(put=9, oldest_ms=NOW - 120_000),)}, "warn", "9 events and 2 min behind", "does it ack?"),
-        ({"stream": StreamStat(True, NOW, NOW, 90_000)}, "warn", "90 s behind its source", "slower than the server"),
-        ({"stream": StreamStat(True, NOW, NOW, purge_ms=NOW + 3_600_000)}, "warn", "may delete the binlog", "keep binlogs"),
+        ({"stream": StreamStat(True, NOW, NOW, 90_000)}, "warn", "90 s behind its source", "the server writes faster"),
+        ({"stream": StreamStat(True, NOW, NOW, purge_ms=NOW + 3_600_000)}, "warn", "may delete the next binlog", "keep binlogs on the server"),
         ({"stream": StreamStat(True, NOW, NOW, skipped=3)}, "warn", "3 events were left out", "log"),
         ({"subscriptions": (reader(), reader("b"))}, "ok", "2 readers up to date", ""),
         ({"subscriptions": (reader(put=3),)}, "ok", "its reader at most 3 events (300 B) behind", ""),
@@ -428,7 +428,7 @@ def test_the_host_has_the_worst_of_its_stores() -> None:
         health = Model().take(Reading(0.0, NOW, stats, missing, remembered=homes)).health
         return health.state, health.says
 
-    assert said() == ("warn", "there are no stores here")
+    assert said() == ("warn", "there are no stores on this host")
     assert said(homes=[at_home("a")]) == ("idle", "store 'a': not in memory, only in its home")
     assert said(homes=[at_home("a"), at_home("b")]) == ("idle", "2 stores are in their homes, and none in memory")
     assert said(stat(), homes=[at_home("b")]) == ("ok", "all is well; there is no subscription; 1 more in its home")

@@ -216,7 +216,7 @@ def test_actions(chromium: Browser, busy: EventStore, state: Path, monkeypatch: 
         page.get_by_role("button", name="resume audit").click()
         expect(said).to_contain_text("audit is resumed")
         page.get_by_role("button", name="Pause the producer").click()
-        expect(said).to_contain_text("asked to pause")
+        expect(said).to_contain_text("will pause")
         page.get_by_role("button", name="Resume the producer").click()
         expect(said).to_contain_text("the producer is resumed")
         page.get_by_role("button", name="move away").click()

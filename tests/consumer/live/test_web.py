@@ -251,7 +251,7 @@ def test_a_store_of_another_user_is_no_alarm(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(observer, "look", look)
     with serving() as server:
-        for stats, says in (([], "Permission denied"), ([stat(9)], "gave no sign of life")):
+        for stats, says in (([], "Permission denied"), ([stat(9)], "has given no sign of life")):
             readable[:] = stats
             with stream(server, "/host") as messages:
                 until = time.monotonic() + 60
@@ -430,7 +430,7 @@ def test_every_action_is_in_the_audit_log(store_name: str, state: Path, monkeypa
                 ("/resume", reader, 200, "r is resumed"),
                 ("/seek", {**reader, "where": "latest"}, 200, "continues at event 4"),
                 ("/seek", {**reader, "where": "yesterday-ish"}, 409, "yesterday-ish"),
-                ("/pause", {"store": store_name}, 200, "asked to pause"),
+                ("/pause", {"store": store_name}, 200, "will pause"),
                 ("/resume", {"store": store_name}, 200, "the producer is resumed"),
                 ("/reload", {"store": store_name}, 200, "asked for"),
                 ("/reload", {"store": "none"}, 404, "no store"),

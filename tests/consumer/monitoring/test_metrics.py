@@ -185,15 +185,15 @@ def test_health_is_progress() -> None:
     (none,) = problems([good._replace(producer_alive=False)])
     assert none.startswith("store 'a': no producer runs: start one: `shmstore produce --store a")
     (hangs,) = problems([good._replace(heartbeat_ms=old)])
-    assert "gave no sign of life for 65 s" in hangs
+    assert "has given no sign of life for 65 s" in hangs
     (cut,) = problems([good._replace(stream=StreamStat(heard_ms=now))])
     assert cut.startswith("store 'a': its producer has no link to mysql://db1: ")
     (silent,) = problems([good._replace(stream=StreamStat(True, heard_ms=old))])
-    assert silent.startswith("store 'a': mysql://db1 said nothing for 65 s: ")
+    assert silent.startswith("store 'a': mysql://db1 has been silent for 65 s: ")
     waits = good._replace(space_wanted=3, stream=StreamStat(True, heard_ms=old, put_ms=now - 1000))
     assert problems([waits]) == []
     (stuck,) = problems([waits._replace(stream=StreamStat(True, heard_ms=old, put_ms=old))])
-    assert stuck == "store 'a': nothing was put for 65 s: there is no subscription: let a reader come"
+    assert stuck == "store 'a': nothing was put for 65 s: there is no subscription: start a reader"
     (lost,) = problems([good._replace(subscriptions=(subscription("x"), subscription("y", "lost")))])
     assert lost == (
         "store 'a': subscription 'y' was evicted: forget it with `shmstore unsubscribe a y`, and subscribe again or take a snapshot"

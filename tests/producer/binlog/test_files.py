@@ -30,7 +30,7 @@ def test_a_data_folder_has_other_numbered_files(tmp_path: Path) -> None:
     (tmp_path / "mysql.1").mkdir()
     files = list_files(str(tmp_path))
     assert [file.name for file in files] == ["binlog.000002", "binlog.000003", "binlog.999999", "binlog.1000000"]
-    with pytest.raises(UnsupportedEvent, match=r"binlog\.000003 is no binlog file: it begins with nothing"):
+    with pytest.raises(UnsupportedEvent, match=r"binlog\.000003 is not a binlog file: it begins with nothing"):
         BinlogFiles(files[1:2]).read()
 
 

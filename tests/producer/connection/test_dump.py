@@ -339,7 +339,7 @@ def test_local_files(flavor: str, tmp_path: Path) -> None:
         producer.run(broken, lambda: False)
     remove(broken.store)
     (tmp_path / "noise.000001").write_bytes(b"not a binlog at all")
-    with pytest.raises(UnsupportedEvent, match="is no binlog file"):
+    with pytest.raises(UnsupportedEvent, match="is not a binlog file"):
         producer.run(producer.Settings(store=store_name(), binlog=str(tmp_path / "noise.000001")), lambda: False)
 
 

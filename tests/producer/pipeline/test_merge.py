@@ -269,7 +269,7 @@ def test_positions_in_a_store() -> None:
             store.put([*event("a", 4, a=4, b=1), *event("b", 2, a=4, b=2), *event("a", 5, a=5, b=2), *event("b", 3, a=5, b=3)])
             place = store.peek(3, limit_events=1).position
             assert store.find(place) == 4
-            with pytest.raises(PositionNotFound, match=r"holds several sources, so x\.000009:4 is no place in it"):
+            with pytest.raises(PositionNotFound, match=r"holds several sources, so x\.000009:4 is not a place in it"):
                 store.find(Position("x.000009", 4))
             with pytest.raises(PositionNotFound, match="no transaction kept"):
                 store.find(place._replace(sources=(("a", Position("x.000009", 4, "0-1-3")), place.sources[1])))

@@ -378,7 +378,7 @@ def test_a_file_that_is_no_history_is_refused(tmp_path: Path, content: str) -> N
     """The error names the file and what to do; the file stays as it was."""
     path = tmp_path / "history"
     path.write_text(content)
-    with pytest.raises(SchemaUnknown, match="no schema history"):
+    with pytest.raises(SchemaUnknown, match="is not a schema history"):
         SchemaHistory(path)
     assert path.read_text() == content
 

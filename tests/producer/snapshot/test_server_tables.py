@@ -270,7 +270,7 @@ def test_what_cannot_be_read_is_said(run: Running, any_server: Server, database:
         ServerTables(replace(run.settings, store="nowhere")).open(f"{database}.t")
     with pytest.raises(SourceError, match="no tables"):
         ServerTables(Settings(store="s", binlog=str(tmp_path)))
-    with running(any_server, include=(f"{database}.*",), log="off") as other, pytest.raises(SourceError, match="keeps no log"):
+    with running(any_server, include=(f"{database}.*",), log="off") as other, pytest.raises(SourceError, match="has no log"):
         ServerTables(other.settings).open(f"{database}.t")
     table = tables.open(f"{database}.t")
     with pytest.raises(SourceError, match="another server"):

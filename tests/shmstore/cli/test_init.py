@@ -43,7 +43,7 @@ def test_the_file_is_complete(any_server: Server, database: str, tmp_path: Path,
     assert (settings.store, settings.include, settings.read_timeout) == (database, (f"{database}.*",), 77.0)
     assert (settings.endpoints()[0].port, settings.user) == (any_server.port, any_server.user)
     assert main(["init", *where, "--output", str(path)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert main(["init", *where, "--store", "orders", "--output", "-"]) in (0, 1)
     assert '[source."orders"]' in capsys.readouterr().out
 

@@ -200,7 +200,7 @@ def test_trim(logged: EventStore, state: Path) -> None:
     _, out, complaint = ran("log", "trim", name, "--before", "latest")
     assert out == f"{name}: removed nothing: no whole file of the log is before that and acked by all; the oldest event is 0\n"
     assert complaint == (
-        f"shmstore: subscription 'slow' still needs what follows event 99: let it read on, or move it with `shmstore seek {name} slow latest`\n"
+        f"shmstore: subscription 'slow' still needs what follows event 99: let it continue, or move it with `shmstore seek {name} slow latest`\n"
     )
     run("seek", name, "slow", "1200")
     files = names(state, name)
@@ -286,7 +286,7 @@ def test_seek(logged: EventStore) -> None:
     """`seek` moves a stopped reader back and forth, in each form of a place, and says where it stands; not one that reads."""
     name = logged.name
     assert run("seek", name, "slow", "2999") == "slow continues at event 2999, binlog.000001:3003: 1 events wait for it\n"
-    assert run("seek", name, "slow", "latest") == "slow continues at event 3000: everything put so far is behind it\n"
+    assert run("seek", name, "slow", "latest") == "slow continues at event 3000: it skips everything put so far\n"
     assert run("seek", name, "slow", "earliest").startswith("slow continues at event 0, binlog.000001:4: 3,000 events")
     assert run("seek", name, "slow", "binlog.000001:1000").startswith("slow continues at event 997, ")
     moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(FIRST_MS // 1000 + 1234))
@@ -321,7 +321,7 @@ def test_rm_says_that_the_home_stays(logged: EventStore, state: Path) -> None:
     code, out, complaint = ran("rm", name)
     assert (code, out) == (0, "")
     assert complaint == (
-        f"shmstore: {home} stays, and store {name!r} comes back when a process attaches to it; `shmstore rm {name} --log` removes it\n"
+        f"shmstore: {home} stays, and store {name!r} is restored when a process attaches to it; `shmstore rm {name} --log` removes it\n"
     )
     assert f"only remembered in {home}: `shmstore rm {name} --log` removes that" in run("rm", name, code=2)
     assert left(name) == []

@@ -113,7 +113,7 @@ def test_what_the_producer_says_of_its_stream(make: Callable[..., EventStore]) -
     assert lines["this run"] == "12 transactions, 2 reconnects, 1 events skipped, 1.5 s waiting for free space"
     assert lines["left out"] == "4,000 events of the binlog by the filters, 70 rows by row filters and operations"
     assert lines["snapshot"] == "3 of 5 tables left, 1,000 rows so far"
-    assert lines["purge"] == "the source may delete the binlog that comes next, from 1970-01-01 00:00:08 UTC on"
+    assert lines["purge"] == "the source may delete the next binlog from 1970-01-01 00:00:08 UTC on"
     assert lines["complete"] == "all transactions up to binlog.000001:99 (0-1-7)"
     assert text_report.document(seen)["stream"] == told._asdict()
 

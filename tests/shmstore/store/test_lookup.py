@@ -100,7 +100,7 @@ def test_find_by_gtids(store):
 @pytest.mark.parametrize("gtids", ["junk", "0-1", "0-1-7;0-1-8", "one=0-1-7", "3e11fa47-71ca-11e1-9e33-c80aa9429562", "0-1-7,"])
 def test_find_of_no_gtid_set(store, gtids):
     """What is no GTID set of either server is called so, with the forms that are."""
-    with pytest.raises(PositionNotFound, match=r"is no GTID set: write UUID:.* MySQL .*0-1-.* MariaDB"):
+    with pytest.raises(PositionNotFound, match=r"is not a GTID set: write UUID:.* MySQL .*0-1-.* MariaDB"):
         store.find(Position("", 0, gtids))
 
 

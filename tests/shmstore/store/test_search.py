@@ -204,11 +204,11 @@ def test_a_time_that_has_not_come(store_name: str, tmp_path: Path) -> None:
     with EventStore.create(store_name, state=tmp_path) as store:
         now = datetime.now(UTC)
         ahead = now + timedelta(days=400)
-        with pytest.raises(PositionNotFound, match=r"has not come yet.* give an earlier time, or latest"):
+        with pytest.raises(PositionNotFound, match=r"is in the future.* give an earlier time, or latest"):
             store.find(ahead.isoformat())
         store.put(Event(EntryType.END, EventType.NONE, Position("binlog.000001", 9), round(now.timestamp() * 1000)))
         assert store.find(now + timedelta(seconds=5)) == 1, "no event of it yet: the next one"
-        with pytest.raises(PositionNotFound, match="has not come yet"):
+        with pytest.raises(PositionNotFound, match="is in the future"):
             store.subscribe("a", start=ahead)
         assert [each.name for each in store.subscriptions()] == []
         store.put(Event(EntryType.END, EventType.NONE, Position("binlog.000001", 19), round(ahead.timestamp() * 1000)))

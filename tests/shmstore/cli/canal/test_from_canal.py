@@ -63,7 +63,7 @@ def test_the_shipped_configuration(tmp_path: Path, capsys: pytest.CaptureFixture
     for name in (*canal_conf.SERVER, *canal_conf.INSTANCE):
         assert re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", report), name
     assert main(["init", "--from-canal", str(tmp_path / "conf"), "--output", str(tmp_path / "out")]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_every_property_of_canal_has_a_rule() -> None:
