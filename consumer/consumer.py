@@ -102,7 +102,7 @@ class Consumer:
 
     `limit_events` bounds a batch in events (`limit` is short for it), `limit_bytes` in bytes of payload; without any of them a batch is
     at most an eighth of the ring. The iteration ends after `timeout`
-    seconds without an event: 0 reads the events of now, None (default) waits for ever, using no CPU.
+    seconds without an event: 0 reads the present events, None (default) waits forever, using no CPU.
 
     In a store with a log the subscription is durable from the moment it is made: its ack is in the store's home, at most a second behind
     and never ahead of what is on disk, and after a reboot it continues there. Without a log `checkpoint` keeps the acked position in a
@@ -479,7 +479,7 @@ def _attached(store: str, path: str | os.PathLike[str] | None, state: str | os.P
     if path is not None or state is not None:
         raise ValueError("path and state are for a store of this host: leave them out, or the URL")
     try:
-        from shmstore.consumer.remote.store import RemoteStore  # pyarrow is not everybody's
+        from shmstore.consumer.remote.store import RemoteStore  # pyarrow may be missing
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"{store.partition('://')[0]}:// needs pyarrow: {install('arrow')}", name=error.name) from error
     return RemoteStore.attach(store)

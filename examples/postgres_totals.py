@@ -3,7 +3,7 @@
 STORE is a store's name, or the URL of one on another host (grpc://HOST:8815/orders).
 
 A total is added to, so a change that came a second time would be counted twice. The totals of a batch and its last sequence are committed together, and
-the batch is acked afterwards. A process that dies between the two knows by the sequence what was committed, and reads on behind it. A batch is
+the batch is acked afterwards. A process that dies between the two knows by the sequence what was committed, and continues after it. A batch is
 committed once the store's log has it on disk, so that no power cut gives its sequences to other events.
 """
 

@@ -170,7 +170,7 @@ def _read(config: str | os.PathLike[str] | None) -> dict[str, Any]:
     if mode & stat.S_IROTH and (secrets := [name for name in SECRETS if name in given]):
         where = os.fspath(config)
         logging.getLogger("producer").warning(
-            "config %r holds %s and everybody on this host may read it: chmod o-r %s, or set %s instead",
+            "config %r holds %s and every user of this host may read it: chmod o-r %s, or set %s instead",
             *(where, " and ".join(secrets), where, " and ".join(PREFIX + name.upper() for name in secrets)),
         )
     return tables

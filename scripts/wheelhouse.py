@@ -115,7 +115,7 @@ def headers_of(python: str) -> Path:
 
 
 def _one_folder(headers: Path, out: Path) -> Path:
-    """Copy the headers to `out`, whole: Debian keeps pyconfig.h apart, beside the C library's headers, which must not be found."""
+    """Copy the headers to `out`, whole: Debian keeps pyconfig.h apart, next to the C library's headers, which must not be found."""
     shutil.copytree(headers, out)
     for apart in headers.parent.glob(f"*-linux-gnu/{headers.name}/pyconfig.h"):
         shutil.copy(apart, out)

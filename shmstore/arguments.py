@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse; an unknown option is an error here, where the known ones are at hand."""
+        """Parse; an unknown option is an error here, which can list the known ones."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             like = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)

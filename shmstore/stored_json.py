@@ -1,6 +1,6 @@
 """JSON that was stored, in files that other users of a store can write: whatever it is, it is read at once, or refused as what it is not.
 
-A FIFO does not block its reader. Brackets without end, and numbers that no field of ours holds, are `ValueError` like every other damage, so
+A FIFO does not block its reader. Brackets without end, and numbers that no field holds, are `ValueError` like every other damage, so
 that each reader has one case to handle and no file ends a process that could do without it.
 """
 

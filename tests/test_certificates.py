@@ -1,4 +1,4 @@
-"""A key with a passphrase is refused wherever a certificate is given: none is asked for on the terminal, where a service would wait for ever."""
+"""A key with a passphrase is refused wherever a certificate is given: none is asked for on the terminal, where a service would wait forever."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ A batch is two commits where the target has no transaction over several tables: 
 to be kept of the deletes follows from the batch's changes alone, and what the table holds from what is known of both, so a kill between the two is
 healed by the batch's replay, before which no other batch comes.
 
-A delete that is known and a row that is not look alike once the delete is forgotten. So deletes are kept for ever, or until `oldest` says
+A delete that is known and a row that is not look alike once the delete is forgotten. So deletes are kept forever, or until `oldest` says
 that no older change will come; one that comes nevertheless, and of whose key nothing is known, is left out, with a warning.
 """
 

@@ -1,6 +1,6 @@
 """Endpoint: what every server of Arrow Flight here has in common.
 
-It lets in who knows the password, answers so many calls at once, says errors in a form that our clients know (and no traceback to anybody), and
+It lets in clients that know the password, answers a limited number of calls at once, sends errors in a form that our clients know (never a traceback), and
 ends connections that are idle. What is answered, its subclasses know.
 
 gRPC calls a method in a thread of its own, and the answer's batches leave from there; a client that does not read stops that thread alone.

@@ -47,7 +47,7 @@ class KeepHeaders(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 class Handshake(flight.ServerAuthHandler):  # type: ignore[misc]
-    """Lets everybody through Flight's own login: what counts is the header of each call."""
+    """Lets every client through Flight's own login: what counts is the header of each call."""
 
     def authenticate(self, outgoing: Any, incoming: Any) -> None:
         """Called by Flight for a handshake."""

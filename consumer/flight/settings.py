@@ -14,7 +14,7 @@ class FlightSettings:
     """Options of the server. Raises `ValueError` where one is out of bounds or two contradict each other.
 
     `stores` are the stores that clients may name, each NAME or NAME=STORE where clients know it by another one; empty means every store of this
-    host. Clients give `user` and `password`, or the password alone as a bearer token; an empty password lets everybody in, and one
+    host. Clients give `user` and `password`, or the password alone as a bearer token; an empty password lets every client in, and one
     that is a function is asked each time, as it may be changed. `max_calls` bounds
     what is answered at once, a thread each; a connection without a byte for `idle_timeout` seconds is closed, and a subscription whose client
     has has been silent for the lease it asked for, at most `max_lease` seconds, is given back. `max_new_subscriptions` is how many subscriptions

@@ -1,6 +1,6 @@
 """What can be done to a store from outside, the same on the command line and from a live view; each time with a line in the store's audit log.
 
-`by` is who asks; by default the user of this process. What is refused is in the audit log, too, with the reason.
+`by` names the user that asks; by default the user of this process. What is refused is in the audit log, too, with the reason.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def snapshot(named: Named, tables: str) -> str:
 
     Raises `StoreNotFound` where there is none, `ValueError` where the patterns are none or the store has several sources.
     """
-    # A request to a store that does not exist would wait for ever.
+    # A request to a store that does not exist would wait forever.
     attached = StoreView.attach(named.store, path=named.path, state=named.state, restore=False)
     with attached as view, audited(view.home, named, "snapshot", tables):
         check_single_source(view)

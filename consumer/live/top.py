@@ -84,11 +84,11 @@ class Top(App[None]):
     CSS = """
     #health { height: auto; max-height: 3; padding: 0 1; text-style: reverse; }
     .ok { color: ansi_green; } .warn { color: ansi_yellow; } .bad { color: ansi_red; }
-    #way, #ring, #snapshot, #told { height: auto; }
+    #way, #ring, #snapshot, #shown { height: auto; }
     #readers { height: auto; max-height: 40vh; }
     #readers, #tables, #events { scrollbar-size-horizontal: 0; }
     #tables { height: 1fr; min-height: 3; max-height: 10; }
-    #told { text-style: dim; }
+    #shown { text-style: dim; }
     #events { height: 1fr; min-height: 3; }
     Ask, Sure { align: center middle; }
     Ask > Vertical, Sure > Vertical { width: 70; height: auto; border: round $primary; background: $surface; padding: 0 1; }
@@ -129,7 +129,7 @@ class Top(App[None]):
         yield DataTable(id="readers", cursor_type="row")
         yield Static(id="snapshot", markup=False)
         yield DataTable(id="tables", cursor_type="row")
-        yield Static(id="told", markup=False)
+        yield Static(id="shown", markup=False)
         yield Log(id="events", max_lines=MOST_LINES)
         yield Footer()
 
@@ -237,7 +237,7 @@ class Top(App[None]):
         """What is chosen of tables and events."""
         parts = [f"tables by {self._order}", f"filter {self._filter!r}" if self._filter else "no filter"]
         parts += ["EVENTS PAUSED"] * self._paused + [f"{self._passed:,} events passed over"] * bool(self._passed)
-        self.query_one("#told", Static).update(drawing.cut(drawing.printable("; ".join(parts)), self.size.width))
+        self.query_one("#shown", Static).update(drawing.cut(drawing.printable("; ".join(parts)), self.size.width))
 
     # ------------------------------------------------------------ events
 

@@ -139,7 +139,7 @@ class Web(HttpServer):
                     yield _event(document(points), "points")
 
     def _shown(self, host: Host) -> Host:
-        """Without what is not to be seen, and of the tables not more than anybody looks at."""
+        """Without what is not to be seen, and of the tables not more than a viewer looks at."""
         stores = []
         for store in host.stores:
             tables = store.tables[:MOST_TABLES]

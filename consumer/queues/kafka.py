@@ -88,7 +88,7 @@ class Kafka:
         given = dict(settings or {})
         if taken := next((name for name in _OURS if name in given), None):
             raise ValueError(f"{taken} is decided by the delivery that is asked for: leave it out")
-        # Errors come by callback: a client that cannot log in only says so there, and tries for ever.
+        # Errors come by callback: a client that cannot log in only says so there, and tries forever.
         common: dict[str, Any] = {
             "bootstrap.servers": brokers,
             "client.id": "shmstore",
@@ -466,7 +466,7 @@ class Kafka:
             self._error = error
 
     def _raised(self, error: KafkaError, trouble: str) -> QueueUnreachable | QueueRefused:
-        """The error of ours that says it."""
+        """Our error for it."""
         code = error.code()
         why = re.sub(r"\s+", " ", error.str() or error.name())
         if code in _FENCED:

@@ -329,7 +329,7 @@ class NatsStream:
             self._asking.cancel()  # no answer will come
 
     def _raised(self, why: str) -> QueueUnreachable | QueueRefused:
-        """The error of ours that says it."""
+        """Our error for it."""
         why = why.removeprefix("nats: ")
         if "overlap" in why:
             return QueueRefused(

@@ -235,7 +235,7 @@ class RabbitMQ:
         )
 
     def _raised(self, error: BaseException) -> QueueUnreachable | QueueRefused:
-        """The error of ours that says it."""
+        """Our error for it."""
         if isinstance(error, QueueUnreachable | QueueRefused):
             return error
         error = _innermost(error)

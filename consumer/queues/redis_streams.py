@@ -181,7 +181,7 @@ class RedisStreams:
         return QueueRefused(f"Redis at {self._address} refuses: {why}")
 
     def _raised(self, error: RedisError) -> QueueUnreachable | QueueRefused:
-        """The error of ours that says it."""
+        """Our error for it."""
         why = re.sub(r"\s+", " ", str(error))
         if "NOAUTH" in why or "HELLO must be called" in why:
             return self._refused("it wants a login: give --user (`default` where it names none) and --password-file")

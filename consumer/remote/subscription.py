@@ -242,7 +242,7 @@ class RemoteSubscription:
                 return synced
 
     def close(self) -> None:
-        """Give the subscription up for the next owner, who starts at its ack. Idempotent.
+        """Release the subscription for the next owner, which starts at its ack. Idempotent.
 
         Where the server cannot be reached it does so on its own, after `LEASE` seconds.
         """

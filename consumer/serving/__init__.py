@@ -1,1 +1,1 @@
-"""What every server of ours shares: who may ask and TLS, HTTP, what is logged and counted of clients, how many of them there may be."""
+"""What all our servers share: login and TLS, HTTP, what is logged and counted of clients, and limits of their number."""

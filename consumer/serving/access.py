@@ -1,4 +1,4 @@
-"""Who may ask a server of ours, and in which certificate's name it answers: a password, with a user name or alone, and TLS.
+"""Server authentication and TLS: a password, with a user name or alone, and TLS.
 
 One place for every server: Arrow Flight, metrics and the live page take a `Login`, and all of them, and Canal's server, `tls_context`.
 """
@@ -18,7 +18,7 @@ from shmstore.certificate import load_certificate
 
 
 class Login:
-    """The one account of a server. An empty password lets everybody in; one that is a function is asked each time, as it may be changed."""
+    """The one account of a server. An empty password lets every client in; one that is a function is asked each time, as it may be changed."""
 
     def __init__(self, user: str, password: str | Callable[[], str]) -> None:
         self._user = user.encode()
@@ -26,7 +26,7 @@ class Login:
 
     @property
     def needed(self) -> bool:
-        """Whether anybody has to say a password."""
+        """Whether a password is needed."""
         return bool(self._secret())
 
     def _secret(self) -> bytes:

@@ -15,7 +15,7 @@ class CallFailed(RuntimeError):
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Let whatever the body raises reach Spark: py4j answers the JVM after an `Exception` alone, and after anything else the JVM would wait for ever.
+    """Let whatever the body raises reach Spark: py4j answers the JVM after an `Exception` alone, and after anything else the JVM would wait forever.
 
     Raises `CallFailed` in place of what is no `Exception`.
     """

@@ -19,7 +19,7 @@ from shmstore.producer.native_code import COMPILED, compiled
 
 FULL_PACKET = 0xFFFFFF
 KEPT = HEADER_SIZE + 64  # bytes of an event that is passed over which are handed out
-_TOLD = 5 + HEADER_SIZE + 8  # bytes of the first packet that tell a rows event's table
+_NAMED = 5 + HEADER_SIZE + 8  # bytes of the first packet that name the table of a rows event
 LeavesOut = Callable[[int, bytes], bool]
 _FORMAT = int(EventCode.FORMAT)  # an enum's member costs more to look up than the rest of a comparison
 _HEADER = struct.Struct("<IBIIIH")
@@ -112,8 +112,8 @@ class PacketSplitter:
             if stop > end:
                 self._need = 4 + size
                 if size == FULL_PACKET and self._leaves_out is not None and not self._asked:
-                    if events or end - at < _TOLD:
-                        self._need = _TOLD  # what comes before it is handled first
+                    if events or end - at < _NAMED:
+                        self._need = _NAMED  # what comes before it is handled first
                     elif self._is_left_out(data[at:]):
                         rest = self._pass_over(data[at + 5 :], events)
                         self._need, self._parts, self._size = 4, [rest] if rest else [], len(rest)
@@ -149,7 +149,7 @@ class PacketSplitter:
         code, size = data[9], int.from_bytes(data[14:18], "little")
         if data[3] != self._sequence or data[4] or self._events.checksum is None or size < FULL_PACKET - 1:
             return False
-        if self._leaves_out is None or not self._leaves_out(code, data[5 + HEADER_SIZE : _TOLD]):
+        if self._leaves_out is None or not self._leaves_out(code, data[5 + HEADER_SIZE : _NAMED]):
             return False
         self._passed = _PassedOver(size)
         self._sequence = self._sequence + 1 & 255

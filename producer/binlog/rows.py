@@ -153,7 +153,7 @@ class RowsDecoder:
         try:
             return self._ask(known.map.database, known.map.table, named=known.named) == known.schema
         except SourceError:
-            return False  # parsed again: the layout keeps the reason for who asks for the schema
+            return False  # parsed again: the layout keeps the reason for a caller that asks for the schema
 
     def _ask(self, database: str, table: str, *, named: bool) -> TableSchema | None:
         schemas = self._schemas

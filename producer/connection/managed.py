@@ -1,6 +1,6 @@
 """Servers that a cloud runs: which service it is, and what is set or kept differently there.
 
-From what the services document, what others' code asks them, and what clients and dumps show of such servers; none was at hand to try it on.
+From what the services document, what others' code asks them, and what clients and dumps show of such servers; none was available for a test.
 Seen so: version() `8.4.8-google` (5.7: `5.7.25-google-log`), version_comment `(Google)`; `8.4.5-azure`, `Source distribution`, and
 before such versions a variable aad_auth_only; basedir `/rdsdbbin/...`. Of cloudsql_iam_authentication only the flag was seen, not a variable.
 """

@@ -30,7 +30,7 @@ BYTES = Column("", "varbinary")
 
 
 class SelectRows:
-    """The rows of one SELECT, as the server sends them: `step` reads on and never waits longer than asked.
+    """The rows of one SELECT, as the server sends them: `step` continues and never waits longer than asked.
 
     A statement that failed, or was left before its end, takes the session's connection along: close it.
     """
@@ -87,7 +87,7 @@ class SelectRows:
         self.size = 0
 
     def fileno(self) -> int:
-        """The socket's, for who waits on several."""
+        """The socket's, for a caller that waits on several."""
         return self._socket.fileno()
 
     def step(self, seconds: float) -> bool:

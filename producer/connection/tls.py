@@ -85,7 +85,7 @@ class TlsSocket(io.RawIOBase):
         self._until_done(lambda: self._tls.write(data))
 
     def fileno(self) -> int:
-        """The socket's. What it tells is only of what was not received yet: who waits for it reads until a buffer is not filled."""
+        """The socket's. What it tells is only of what was not received yet: a caller that waits for it reads until a buffer is not filled."""
         return self._plain.fileno()
 
     def settimeout(self, seconds: float | None) -> None:

@@ -21,7 +21,7 @@ from shmstore.producer.filters.condition_parser import parse
 from shmstore.producer.filters.condition_tree import Both, Node
 
 MASK = "***"
-# What tools that change a table's schema work on beside it. gh-ost: _t_gho, _t_ghc, _t_del; pt-online-schema-change: _t_new, _t_old, with
+# What tools that change a table's schema create next to it. gh-ost: _t_gho, _t_ghc, _t_del; pt-online-schema-change: _t_new, _t_old, with
 # more underscores in front where such a name is taken.
 _GHOST = re.compile(r"_+(.+)_(?:gho|ghc|del|new|old)")
 

@@ -1,10 +1,10 @@
-# TransactionBuffer, as `shmstore.producer.transactions.buffer` has it, on two contiguous regions: payloads, and slot records beside them.
+# TransactionBuffer, as `shmstore.producer.transactions.buffer` has it, on two contiguous regions: payloads, and their slot records.
 #
 #     payloads   [ taken | units that are ready ... | the open part ]
 #     slots      [ taken | ...                      | ...           ]
 #
 # What is taken is lent, not copied. It stays as it is until something is written next (`settle`), and beyond that while
-# somebody looks at it.
+# a view of it exists.
 
 cdef packed struct Slot:  # layout.SLOT
     int64_t time
@@ -46,7 +46,7 @@ cdef class Region:
         self.views -= 1
 
     cdef Region without(self, size_t taken, size_t most):
-        """Return the region without its front of `taken` bytes: itself, or another where somebody looks at it."""
+        """Return the region without its front of `taken` bytes: itself, or another if a view of it exists."""
         cdef Buffer* own = &self.buffer
         cdef size_t rest = own.size - taken
         cdef Region fresh
@@ -96,7 +96,7 @@ cdef class TransactionBuffer:
         return <Slot*>(self.slots.buffer.data + self.slots.buffer.size - sizeof(Slot))
 
     cdef inline bint too_large(self, size_t size) noexcept:
-        """Whether `size` more bytes would make the open part too large; an event too large by itself goes alone."""
+        """Whether `size` more bytes would make the open part too large; an event that is itself too large goes alone."""
         cdef size_t events = self.events_open()
         return events > 0 and (self.payloads.buffer.size - self.open_bytes + size > self.most_bytes or events >= self.most_events)
 
@@ -283,7 +283,7 @@ cdef class TransactionBuffer:
         return self.flush(blob, self.dtype(slots), rows, ends, whole)
 
     cdef inline int settle(self) except -1:
-        """Before anything is written: what was taken makes space, where nothing else is ready or somebody looks at it."""
+        """Before anything is written: what was taken makes space, if nothing else is ready or a view of it exists."""
         if self.taken_slots and (self.taken_units == self.units.size or self.payloads.views or self.slots.views):
             self.make_space()
         return 0

@@ -23,7 +23,7 @@ cdef class Program:
     cdef int n
     cdef list extras
     cdef Buffer texts, starts  # the members of all ENUMs as MessagePack; where each begins there, and where the last one ends
-    cdef size_t most           # bytes of an image beside those that are copied from the event, but for `other` columns
+    cdef size_t most           # bytes of an image besides those that are copied from the event, but for `other` columns
     cdef Buffer scratch
     cdef readonly int failed
 
@@ -250,7 +250,7 @@ cdef int decode_rows(Program before, Program after, const uint8_t* p, const uint
     """Write the images of all rows from `p` to `end`: `before` into `first`, `after` into `second`; return the rows."""
     cdef int count = 0
     if (before is None or before.n == 0) and (after is None or after.n == 0):
-        raise ValueError("no column is present in the rows")  # a row would take no bytes: nobody can say how many there are
+        raise ValueError("no column is present in the rows")  # a row would take no bytes, so their number is unknown
     while p < end:
         if before is not None:
             p = before.image(first, p, end)

@@ -3,7 +3,7 @@
 # that writes those of row images.
 
 cdef enum:
-    BIG = 0xFFFFFF  # bytes of a packet that the next one goes on with
+    BIG = 0xFFFFFF  # bytes of a packet that the next one continues
 
 
 cdef inline const uint8_t* _counted(const uint8_t* p, const uint8_t* end, size_t* size) except NULL:

@@ -13,7 +13,7 @@ cdef enum:
     ENTRY_BEGIN = 1, ENTRY_ROWS = 2, ENTRY_END = 3
     SLOT_TRANSACTION_END = 1
     FULL_PACKET = 0xFFFFFF
-    TOLD = 5 + HEADER + 8     # bytes of the first packet that tell a rows event's table
+    NAMED = 5 + HEADER + 8     # bytes of the first packet that name the table of a rows event
     LARGEST = 4 << 20         # bytes of a chunk that is kept for what comes next
     KEPT = HEADER + 64        # bytes of an event that is passed over which its run has
 
@@ -43,7 +43,7 @@ cdef class Chunk:
         PyMem_Free(self.memory)
 
     cdef int grow(self, size_t size) except -1:
-        """Make space for a large event as it comes. Nobody may be looking. The system moves large memory without a second copy."""
+        """Make space for a large event as it comes. No view of it may exist. The system moves large memory without a second copy."""
         cdef void* memory = PyMem_Realloc(self.memory, size)
         if memory == NULL:
             raise MemoryError(f"no memory for {size} bytes of the stream")
@@ -115,7 +115,7 @@ cdef class Splitter:
     """Receive into `buffer`, say how much came with `took`; it returns the events that became whole as one `Run`.
 
     What is not a plain packet, and whether the events have checksums, is asked of the Python splitter `slow`. `leaves_out` says of
-    an event, by its type and the first 8 bytes of its body, whether nobody wants the rest: asked of an event over several packets, once
+    an event, by its type and the first 8 bytes of its body, whether the rest is unwanted: asked of an event over several packets, once
     the run before it was handled, as that may have what tells. Such an event's run has its header and the beginning of its body.
     """
 
@@ -146,7 +146,7 @@ cdef class Splitter:
         cdef size_t due = max(2 * size, wanted if wanted <= now or rest < now // 2 else max(wanted, 2 * now))
         cdef Chunk chunk
         if Py_REFCNT(<PyObject*>self.chunk) > 1 or (now > 4 * size and wanted <= 2 * size):
-            # Somebody looks at it still; or it was for a large event, and would stay large.
+            # A view of it still exists; or it was for a large event, and would stay large.
             chunk = Chunk(due)
             memcpy(chunk.memory, self.chunk.memory + self.start, rest)
             self.chunk = chunk
@@ -183,8 +183,8 @@ cdef class Splitter:
             if <size_t>(end - at) < length + 4:
                 self.need = length + 4
                 if length == FULL_PACKET and self.leaves_out is not None and not self.asked:
-                    if run.events.size or runs or <size_t>(end - at) < TOLD:
-                        self.need = TOLD  # what comes before it is handled first
+                    if run.events.size or runs or <size_t>(end - at) < NAMED:
+                        self.need = NAMED  # what comes before it is handled first
                     elif self.is_left_out(at):
                         self.need = 4
                         self.pass_over(runs)
@@ -327,7 +327,7 @@ cdef class Splitter:
 
 
 def inner_run(bytes events, uint32_t length, uint32_t end):
-    """Return the events of a compressed transaction, whole and back to back, as a run; each stands for the `length` bytes before `end`."""
+    """Return the events of a compressed transaction, whole and back to back, as a run; each covers the `length` bytes before `end`."""
     cdef Run run = Run.__new__(Run)
     cdef Event event
     cdef uint8_t* at

@@ -1,5 +1,5 @@
 # TransactionState, as `shmstore.producer.transactions.state` has it, which explains it: the texts in growing buffers, and the executed
-# set as the number that the next transaction of its one source counts up, until somebody asks for the set.
+# set as the number that the next transaction of its one source counts up, until a caller asks for the set.
 
 @cython.final
 cdef class TransactionState:
@@ -56,7 +56,7 @@ cdef class TransactionState:
         return self.gtid_set
 
     cdef inline bint usual(self) noexcept:
-        """Whether nothing is going on that only Python knows."""
+        """Whether no state is open that only Python knows."""
         return self.tail is None and not self.props and not self.xa
 
     # ------------------------------------------------------------ the stream

@@ -82,7 +82,7 @@ class Reloads:
                     waiting.append(wish)
 
     def in_force(self, store: EventStore, text: str) -> None:
-        """The filters of a store are those of the file: answer who waits for it. Raises `StoreError`."""
+        """The filters of a store are those of the file: answer the requests that wait for it. Raises `StoreError`."""
         with self._lock:
             wishes = self._taken.pop(store.name, [])
             for wish in wishes:

@@ -23,7 +23,7 @@ EVERY = 30.0  # seconds between two looks: what is found has to be noticed withi
 SHORT_HOURS = 24.0  # a server that keeps its files for less leaves no night to fix anything
 SURE = 5.0  # seconds of heartbeats behind the server's end: a server may say where it writes before it sends that
 AGAIN = 3600.0  # seconds between two warnings
-PATIENCE = 5.0  # seconds that a look waits for an answer: who stops may have to wait for it, too
+PATIENCE = 5.0  # seconds that a look waits for an answer: a stop may have to wait for it, too
 
 
 def kept_seconds(session: ServerSession, server: SourceServer) -> float | None:
@@ -75,7 +75,7 @@ class Retention:
 
     def heartbeat(self, position: Position) -> None:
         """The stream says that it has sent all, up to `position`. Raises `LinkLost` where the server has written more, or less: a stream of
-        a binlog that was reset has heartbeats for ever, and nothing else."""
+        a binlog that was reset has heartbeats forever, and nothing else."""
         if self._reset:
             raise LinkLost(self._reset)
         now = time.monotonic()
@@ -155,7 +155,7 @@ class Retention:
             self._warned = time.monotonic()
             who = ", ".join(sorted(name for name, one in needed.items() if one == oldest))
             self._log.warning(
-                "%s may purge %s %s; what comes after %s:%d is needed (%s): read on, or %s",
+                "%s may purge %s %s; what comes after %s:%d is needed (%s): let the producer continue, or %s",
                 server.endpoint.where,
                 oldest.file,
                 f"in {left / 3600:.1f} hours" if left > 0 else "at any moment",

@@ -1,6 +1,6 @@
 """Where a source goes: the `Sink` that a `Replicator` puts into, and the one that is a whole store.
 
-A store is found or made as the settings say. A put waits for free space, and the log says who holds it up.
+A store is found or made as the settings say. A put waits for free space, and the log names what holds it up.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class StoreSink:
         """No other process waits for this source."""
 
     def heartbeat(self, source: str, position: Position | None, stream: StreamStat) -> None:
-        """Tell the store, and the log who has fallen behind its ring."""
+        """Report to the store, and to the log which readers have fallen behind its ring."""
         self._store.heartbeat(source, position, stream)
         self._behind.look()
 

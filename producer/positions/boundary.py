@@ -1,4 +1,4 @@
-"""A place inside a transaction that has nothing to read on one of its sides: Canal's cursors are so, which name the start of the event that
+"""A place inside a transaction that has nothing to read on one of its sides: for example a cursor of Canal, which names the start of the event that
 ended a transaction, or began it. No stream can begin there: it begins at that transaction's end, or at its beginning.
 """
 

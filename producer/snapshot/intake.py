@@ -39,7 +39,7 @@ class Intake:
         log: logging.Logger,
         stop: Stop,
     ) -> None:
-        """`table_filter` returns the one of now."""
+        """`table_filter` returns the present one."""
         self._renaming = renaming
         self._settings, self._kept, self._filter, self._log, self._stop = settings, kept, table_filter, log, stop
 

@@ -60,7 +60,7 @@ from shmstore.producer.transactions.decoder import EventDecoder
 from shmstore.sql.classify import Statement
 
 SLICE = 0.02  # seconds of reading between two looks at the stream
-SHOWN = 1.0  # seconds after which the rows of a table without key are written down again, for who looks
+SHOWN = 1.0  # seconds after which the rows of a table without key are written down again, for viewers
 ATTEMPTS = 20  # of one chunk
 PATIENCE = 5.0  # seconds before a chunk that waits for XA transactions says so
 MISSES = 3  # looks in a row that met the stream inside a transaction; then each end is looked for
@@ -179,7 +179,7 @@ class Snapshot:
             self._stumble(self._busy, str(error), final=isinstance(error, PrivilegeMissing))
 
     def read_on(self) -> None:
-        """The ring is full, for who knows how long: end the reads that are under way, so that the server is rid of them.
+        """The ring is full, for an unknown time: end the reads that are under way, so that the server is rid of them.
 
         Nothing is put, nor begun: what is being put is not in the store yet.
         """
@@ -423,7 +423,7 @@ class Snapshot:
         if done:
             session.query("COMMIT")
         elif rows.size > MOST_BYTES and len(rows):
-            self._connections.hang_up(session)  # quicker than to read on to the end
+            self._connections.hang_up(session)  # quicker than reading to the end
         else:
             return False
         chunk.table.came(chunk, cut=not done)
@@ -484,7 +484,7 @@ class Snapshot:
             task.progress = task.progress._replace(state="reading", rows=task.progress.rows + count)
 
         done = whole.step(SLICE, put)
-        if not done and time.monotonic() - self._saved >= SHOWN:  # for who looks: after a crash it is read from its beginning
+        if not done and time.monotonic() - self._saved >= SHOWN:  # for viewers: after a crash it is read from its beginning
             self._saved = time.monotonic()
             self._kept.save()
         if done:
@@ -547,7 +547,7 @@ class Snapshot:
         self._connections.close()
 
     def _lose(self, wait: float) -> None:
-        """A link broke, or none comes about: what was read over it is begun again, after so many seconds if over a new one; the others read on."""
+        """A link broke, or none comes about: what was read over it is begun again, after so many seconds if over a new one; the others continue."""
         if (session := self._connections.lose(wait)) is not None:
             for table in self._tables:
                 table.lost(session)

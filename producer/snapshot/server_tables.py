@@ -145,7 +145,7 @@ class ServerTables:
 
 @dataclass(frozen=True)
 class ServerTable:
-    """A table in parts. It travels to who reads them, with what is needed to log in; its text shows no secret.
+    """A table in parts. It travels to its readers, with what is needed to log in; its text shows no secret.
 
     `sequence` is the first event of the store that the process that keeps a copy has to take besides the rows, `position` the place before it.
     """

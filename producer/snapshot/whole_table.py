@@ -1,6 +1,6 @@
 """A table without a key, which is read whole and put as its rows come.
 
-While the ring is full it is read on, so that the server's locks go with the end of the read: what comes then is kept on disk, since the
+While the ring is full reading continues, so that the server's locks go with the end of the read: what comes then is kept on disk, since the
 table may be larger than memory, and put before all that comes later.
 """
 

@@ -80,7 +80,7 @@ def configured(settings: Settings, session: ServerSession, server: SourceServer,
 
 
 def _whole(session: ServerSession, position: Position) -> Position:
-    """As `whole_transactions`, of a place that no producer of ours has written."""
+    """As `whole_transactions`, of a place that no producer has written."""
     return whole_transactions(session, position) if position.file and not position.gtids else position
 
 

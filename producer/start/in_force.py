@@ -1,6 +1,6 @@
 """Which filters are in force, and from which event of the store on: durable, in the store's home.
 
-    STATE/STORE/filters.in-force     the filters of now, and of the next ones the event from which they are in force
+    STATE/STORE/filters.in-force     the present filters, and of the next ones the event from which they are in force
 
 Order. Filters change between two transactions, when all before is in the store and on disk. First the next filters are written, with the
 sequence that the event of the change will have; then that event is put; then what follows is read with them. A crash after the first step
@@ -68,7 +68,7 @@ class FiltersFile:
             ) from error
 
     def save(self, epoch: int, *entries: InForce) -> None:
-        """Replace what is written by the filters of now, and of the next ones. Raises `StoreError` where the disk refuses."""
+        """Replace what is written by the present filters, and of the next ones. Raises `StoreError` where the disk refuses."""
         content = json.dumps({"version": VERSION, "epoch": epoch, "entries": entries}).encode()
         self._home.replace(self.path, content, "filters", self._may)
 

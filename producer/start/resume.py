@@ -31,7 +31,7 @@ class StreamStart(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """Where to read on behind the end of a store: where its last transaction ends; or begins, where it ends inside of that: its tail."""
+    """Where to continue after the end of a store: where its last transaction ends; or begins, where it ends inside of that: its tail."""
 
     position: Position
     tail: HalfTransaction | None

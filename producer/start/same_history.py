@@ -65,7 +65,7 @@ _quiet = logging.Logger("same-history", logging.CRITICAL + 1)  # what cannot be 
 
 
 class WantedTransaction(NamedTuple):
-    """What is looked for, in the store of `settings`. `rows`: whether its events were made with the options of now, and so can be compared."""
+    """What is looked for, in the store of `settings`. `rows`: whether its events were made with the present options, and so can be compared."""
 
     last: LastTransaction
     settings: Settings

@@ -187,7 +187,7 @@ class EventDecoder:
         self._dispatch(raw)
 
     def leaves_out(self, code: int, beginning: bytes) -> bool:
-        """Whether an event adds nothing but to counts, told by the first 8 bytes of its body: `feed` needs no more of it. Call it once all
+        """Whether an event adds nothing but to counts, according to the first 8 bytes of its body: `feed` needs no more of it. Call it once all
         before it was fed."""
         if code in _TEXTS:
             return not self._keep_rows_query

@@ -308,7 +308,7 @@ class Verification:
             found.setdefault(key_bytes(row, key), []).append(list(row))
         return found
 
-    # ---------------------------------------------------------------- how far everybody is
+    # ---------------------------------------------------------------- how far each side is
 
     def _end(self) -> Position | None:
         return self._view.latest_position if self._view.newest >= 0 else None

@@ -1,1 +1,1 @@
-"""Benchmarks of the project beside its peers."""
+"""Benchmarks of the project and its peers."""

@@ -1,4 +1,4 @@
-"""From the server's dump to encoded events, one core, beside mysql-replication and beside the dump itself.
+"""From the server's dump to encoded events, one core, compared with mysql-replication and with the dump itself.
 
 Each subject reads the same binlog from the same real server over TCP (MySQL: with TLS, which it offers and every client here
 takes). ``raw dump`` reads packets and looks at nothing but their heads: what the server can send. ``shmstore`` ends with events

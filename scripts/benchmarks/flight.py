@@ -1,4 +1,4 @@
-"""`shmstore serve --flight`: bytes of events a second to clients on the same host, beside what bounds them.
+"""`shmstore serve --flight`: bytes of events a second to clients on the same host, compared with their bounds.
 
 The server is a process of its own; the events (rows events of 500 rows, five columns) were put before.
 

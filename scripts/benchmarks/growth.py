@@ -8,7 +8,7 @@ than the second, in milliseconds. No table has the columns of another.
 
 ``ratio`` is that of ``cpu`` to the best point of the same series: flat is 1. A transaction costs something itself (its begin
 and end are events, too), which shows where it has one row only; so does a load of a thousand rows the read and the put that
-it takes. How much of it is the server's doing shows beside it: ``raw dump`` reads the second load once more, looks at nothing but
+it takes. How much of it is the server's doing shows another line: ``raw dump`` reads the second load once more, looks at nothing but
 the heads of packets (``cpu``), and says how many bytes they are (``size``); ``cpu/byte`` is the producer's cost of one of these.
 """
 

@@ -1,10 +1,10 @@
 """The log behind the ring: what it costs the producer, how fast the past is read, and logs of other projects on the same disk.
 
-``append`` is the log's own CPU for each byte that it writes (payloads, records and blocks), beside pwrite of as many bytes in
+``append`` is the log's own CPU for each byte that it writes (payloads, records and blocks), compared with pwrite of as many bytes in
 pieces as large as the log writes at once, synced as often. ``put/N`` and ``put_encoded/N`` are what a producer puts with a log
 and without (``ring alone``); ``appender apart``, for comparison only, has the log written by a process of its own. ``catch-up``
-reads from the log's beginning, out of the page cache, beside reading the same events in a ring. ``readers/N`` is a producer
-beside N readers at N places of the log. ``open`` and ``find`` are a home of as many sets of files as N says: 1,600 are 100 GB.
+reads from the log's beginning, out of the page cache, compared with reading the same events in a ring. ``readers/N`` is a producer
+next to N readers at N places of the log. ``open`` and ``find`` are a home of as many sets of files as N says: 1,600 are 100 GB.
 ``produce`` and ``consume`` go to Kafka, Redis and SQLite, too. ``memory`` is that of a reader far behind, and of one that keeps
 up.
 

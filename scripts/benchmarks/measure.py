@@ -1,4 +1,4 @@
-"""Measurements: taking them several times, and saying them as a table, as JSON, and beside the last recorded run."""
+"""Measurements: taking them several times, and saying them as a table, as JSON, and compared with the last recorded run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of the producer and of readers, beside the segment, while what is large passes through.
+"""Memory of the producer and of readers, besides the segment, while what is large passes through.
 
 Transactions of 10^6 rows, rows of 8 MB, both of them compressed by the server, too (MariaDB's log_bin_compress, MySQL's
 binlog_transaction_compression). A store of the default size, the producer, and at once a reader that counts, one that makes

@@ -3,7 +3,7 @@
 ``shmstore`` counts the rows of whole batches, ``shmstore values`` makes every column a Python value, ``shmstore arrow`` makes
 Arrow record batches; ``mysql-replication``, ``raw dump`` and, on MySQL, ``pydbzengine`` (Debezium embedded, with a handler that
 counts its events) read the same binlog without a ring. ``latency`` is one row at a
-time: from before the client sends its COMMIT to when a waiting reader has the event, and beside it the COMMIT's own time.
+time: from before the client sends its COMMIT to when a waiting reader has the event, and the COMMIT's own time.
 ``idle`` is CPU of producer and reader together while nothing happens.
 """
 

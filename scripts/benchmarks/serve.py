@@ -1,4 +1,4 @@
-"""`shmstore serve`: rows a second over the canal protocol, beside the store's own reader.
+"""`shmstore serve`: rows a second over the canal protocol, compared with the store's own reader.
 
 Three processes: one that puts stored events (already encoded, as the producer leaves them), the server, and the clients.
 

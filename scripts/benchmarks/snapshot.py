@@ -1,4 +1,4 @@
-"""A table's rows into a reader: a snapshot through the ring, beside what else reads a whole table of the same server.
+"""A table's rows into a reader: a snapshot through the ring, compared with other ways to read a whole table of the same server.
 
 ``shmstore`` is `--snapshot initial` of one table over one connection, the producer in a process of its own; a reader in another counts
 the rows of whole batches, from the first batch that it gets to the last; what comes before that is ``first rows``, where MariaDB's
@@ -232,7 +232,7 @@ def _select(server: Server, table: str, rows: int) -> _Read:
 
 
 def _dump_program(server: Server) -> list[str]:
-    """The call of the server's own dump program, which lies beside its shell, or is installed; empty where there is none."""
+    """The call of the server's own dump program, which is next to its shell, or is installed; empty where there is none."""
     shell, name = find_program(server.flavor).client, {"mariadb": "mariadb-dump", "mysql": "mysqldump"}[server.flavor]
     at = next((i for i, word in enumerate(shell) if Path(word).name == server.flavor), -1)
     beside = Path(shell[at]).with_name(name)

@@ -1,4 +1,4 @@
-"""Spark: rows a second and time a micro-batch, beside the ceiling of Spark's hand-off and the other ways into a DataFrame.
+"""Spark: rows a second and time a micro-batch, compared with the ceiling of Spark's hand-off and the other ways into a DataFrame.
 
 Events are updates of one row of six columns, about 310 bytes each, all of a micro-batch in one transaction. ``noop/N`` and
 ``parquet/N`` are micro-batches of N events. Subjects: shmstore typed (2 partitions at most, and 1) and raw; "arrow ready", a
@@ -42,7 +42,7 @@ ORDERS = TableSchema(
     ),
     (0,),
 )
-_FRAMES_AT_MOST = 100_000  # beyond it a task of theirs is larger than Spark sends
+_FRAMES_AT_MOST = 100_000  # beyond it a task is larger than Spark sends
 _WARM = 10  # batches that are not counted: the JVM compiles while they run, and long after 3 of a million rows
 _numbers = itertools.count(1)
 

@@ -1,4 +1,4 @@
-"""The store beside other ways to hand bytes from one process to another on one host.
+"""The store compared with other ways to hand bytes from one process to another on one host.
 
 One producer process, one reader process, events of 200 bytes. ``raw/N`` moves bytes as they are in batches of N,
 ``msgpack/N`` encodes and decodes a row event with MessagePack on both sides, ``latency`` sends 1,000 single events a second

@@ -192,7 +192,7 @@ class Parts:
 
 
 def console() -> str:
-    """Return the path of the `shmstore` command beside this interpreter."""
+    """Return the path of the `shmstore` command next to this interpreter."""
     return str(Path(sys.executable).parent / "shmstore")
 
 

@@ -1,4 +1,4 @@
-"""One file for every command: what `--config` names, beside the producer's own sections.
+"""One file for every command: what `--config` names, besides the producer's own sections.
 
 A section `[serve]`, `[metrics]`, `[web]` or `[top]` has that command's options as keys, `[log]` those of the log lines of every command that has
 them. They are put in front of what the command line says, and read as if they stood there: so there is one reading of each

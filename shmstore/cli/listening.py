@@ -41,7 +41,7 @@ def clients_password(file: str | None, variable: str) -> str | Callable[[], str]
 
 
 def access(options: argparse.Namespace, variable: str) -> tuple[Login | None, ssl.SSLContext | None]:
-    """Return who may ask an HTTP server of ours, by --password-file or else the environment, and what it speaks TLS with."""
+    """Return the login of an HTTP server, by --password-file or else the environment, and what it speaks TLS with."""
     from shmstore.consumer.serving.access import Login
 
     tls = tls_of(options)
@@ -52,7 +52,7 @@ def access(options: argparse.Namespace, variable: str) -> tuple[Login | None, ss
 
 
 def tls_of(options: argparse.Namespace) -> ssl.SSLContext | None:
-    """Return what an HTTP server of ours speaks TLS with; None without."""
+    """Return the TLS certificate of an HTTP server; None without."""
     from shmstore.consumer.serving.access import tls_context
 
     if bool(options.tls_cert) != bool(options.tls_key):

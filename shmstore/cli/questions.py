@@ -1,4 +1,4 @@
-"""Questions to who sits at a terminal: an answer, or Enter for what stands in brackets. Ctrl-C and Ctrl-D end it all."""
+"""Questions to the user at a terminal: an answer, or Enter for what stands in brackets. Ctrl-C and Ctrl-D end it all."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def listening(address: tuple[str, int]) -> None:
 
 def _status(stores: Mapping[str, str]) -> tuple[bool, str]:
     """Whether any store's source is read, or paused, and one line on all of them."""
-    from shmstore import StoreView  # numpy is not everybody's
+    from shmstore import StoreView  # numpy may be missing
 
     reading, parts = False, []
     for name, path in stores.items():

@@ -24,7 +24,7 @@ def on_signal(stop: Callable[[], None], reload: Callable[[], None] | None = None
     """Call `stop`, in a thread, on SIGTERM, Ctrl-C, and SIGHUP unless that is ignored, as by nohup; a second Ctrl-C interrupts at once. With `reload`
     SIGHUP calls that instead.
 
-    Yields the list of the signals that ended the command. A command says that it is ready inside the block: who reads that may send a signal at once.
+    Yields the list of the signals that ended the command. A command says that it is ready inside the block: its reader may send a signal at once.
     """
     came: list[int] = []
     interrupts = 0

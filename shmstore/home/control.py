@@ -1,6 +1,6 @@
 """What the producer of a store is asked to do while it runs, and what it answers: durable, in the store's home.
 
-    STATE/STORE/control-ID.request     written by who asks; the producer removes it when it has answered
+    STATE/STORE/control-ID.request     written by the process that asks; the producer removes it when it has answered
     STATE/STORE/control.answers        written by the producer: its last answers, the newest last
 
 The answer is written first and the request removed after it: a producer that is killed between the two answers again.

@@ -1,4 +1,4 @@
-"""How the tables of a store are defined, before any row of theirs has come: durable, in the store's home.
+"""How the tables of a store are defined, before any row of them has come: durable, in the store's home.
 
 The producer writes what readers will find in the events: after its filter, with the types that the rows will have.
 

@@ -193,7 +193,7 @@ def _take_away(path: Path) -> None:
 
 
 def _drop(home: Home) -> None:
-    """Remove the folder, but for what is not ours in it, and the lock: who waits for it sees that it is no longer the home's."""
+    """Remove the folder, but for what is not ours in it, and the lock: a process that waits for it sees that it is no longer the home's."""
     (home.path / LOCK).unlink(missing_ok=True)
     with suppress(OSError):
         for source in home.sources():

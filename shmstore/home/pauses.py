@@ -1,6 +1,6 @@
 """What is paused: the producer of a store, or one of its subscriptions. Durable, in the store's home, so that it outlives every restart.
 
-    STATE/STORE/pause.producer          written by who pauses; while it is there, the producer reads nothing
+    STATE/STORE/pause.producer          written by the process that pauses; while it is there, the producer reads nothing
     STATE/STORE/SUBSCRIPTION.paused     the same of a subscription; its entry in the segment says it to the reader
 
 A file that cannot be understood pauses as well: it is there because a pause was asked for.

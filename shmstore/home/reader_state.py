@@ -1,4 +1,4 @@
-"""What a reader keeps for itself in the store's home, for its own next run and for who looks at it.
+"""What a reader keeps for itself in the store's home, for its own next run and for viewers.
 
 SUBSCRIPTION.copies-aside    written by a query that keeps copies: those that do not follow their tables now
 SUBSCRIPTION.planned         written by a typed query of Spark 4.0 or 4.1: the end of a micro-batch in front of a DDL

@@ -27,7 +27,7 @@ from shmstore.memory.ordering import fence, heavy_fence, hot
 from shmstore.memory.semaphores import Condition
 from shmstore.ring.cursors import ACK_WANTED, ARMED, FLOOR, LOGGED, LOITERING, PUT, SYNC_WANTED, WANTED_OF
 
-#: What `run` and `append_oversized` answer beside 0 and an errno, which is above 0.
+#: What `run` and `append_oversized` answer besides 0 and an errno, which is above 0.
 OVERSIZED_NEXT: Final = -1  # the next event lies outside of the ring: give it to `append_oversized`
 DAMAGED: Final = -2  # the ring contradicts itself
 _SET_WANTED: Final = -3  # inside only: the next set is not prepared, or the last one not collected
@@ -213,7 +213,7 @@ class Appender:
 
     def _loiter(self, logged: int, until: float) -> None:
         """Wait a moment for more, unless a process waits for free space or for the disk. In the order wanted, heavy fence, look, as `_rest`; but
-        nothing is armed: a put does not end it, who finds no free space does."""
+        nothing is armed: a put does not end it, a producer without free space does."""
         words, now = self._words, time.monotonic()
         end, slice_ = min(until, now + LOITER), _FLOW_SLICE if self._flowing else _LOITER_SLICE
         self._flowing = False
@@ -279,7 +279,7 @@ class Appender:
         except OSError as error:  # nothing counts: the next try begins at the same places
             return error.errno or errno.EIO
         last = logged + n
-        current.count += n  # killed here: a whole block that LOGGED does not tell of; who opens the log finds it
+        current.count += n  # killed here: a whole block that LOGGED does not tell of; the next process that opens the log finds it
         current.at += size
         current.blocks += 1
         words[LOGGED] = last

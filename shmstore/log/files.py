@@ -278,7 +278,7 @@ class _Released:
     """Lets all `LogFiles` of this process go of removed sets, every `RELEASE_SECONDS`, in a thread that runs while one is mapped.
 
     A removed file keeps its space on the disk for as long as a process has it mapped. That process alone can end this: were a file cut
-    or punched by who removes it, a reader would find zeros in a batch that it holds, or die of SIGBUS. And a reader that is idle, or busy
+    or punched by the process that removes it, a reader would find zeros in a batch that it holds, or die of SIGBUS. And a reader that is idle, or busy
     with what it has read, calls nothing here; so a thread does it.
     """
 
@@ -306,7 +306,7 @@ class _Released:
                     return
             for files in found:
                 files.release()
-            del files, found  # who closes a store meanwhile lets go of them at once
+            del files, found  # a process that closes a store meanwhile releases them at once
 
     def _after_fork(self) -> None:
         self._lock, self._running = threading.Lock(), False

@@ -8,7 +8,7 @@ log at its bound, the ring fills, and the producer waits and says why.
 
 Order. A set is prepared only after the set before the current one is on disk whole, so that recovery has two sets to look at. `synced`
 is published only after fdatasync of what was appended before `logged` was read. `log_first` is raised, under the table's lock, before
-a set's files are removed: who reads there either has them mapped or finds that they are kept no longer.
+a set's files are removed: a reader there either has them mapped or finds that they are kept no longer.
 
 Who changes the files. The log's lock is held from before the recovery until no thread of this is left that could touch a file (`_drop`):
 recovery, the two threads here, the restoring of a store and the removal of a log exclude one another, in one process as between several.
@@ -228,7 +228,7 @@ class Keeper:
         """End, from within the keeping thread. What was put before the memory was taken away is appended and on disk then."""
         if self._words[header_word("state")] == StoreState.UNLINKED:
             with self._putting:
-                pass  # who comes after sees the state; who had come before has put
+                pass  # a later caller sees the state; an earlier one has put
             self._put_all_on_disk(PATIENCE, self.keep)
         self._end()
         self._threads[0].join(PATIENCE)
@@ -462,7 +462,7 @@ class Keeper:
         return True
 
     def _age(self) -> None:
-        """Remove the sets that were last written longer ago than the log keeps them, as far as everybody has acked them."""
+        """Remove the sets that were last written longer ago than the log keeps them, as far as all subscriptions have acked them."""
         now, keep = time.monotonic(), self._words[LOG_KEEP_MS] / 1000
         if now - self._aged < min(10.0, max(keep / 10, 1.0)):
             return

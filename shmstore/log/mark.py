@@ -1,6 +1,6 @@
 """The mark: up to where a log is known to be on disk, so that damage is distinguished from a torn end.
 
-The file ``synced`` beside the sets is written over after each sync, and not synced itself: what it says was true when it was written, and
+The file ``synced`` next to the sets is written over after each sync, and not synced itself: what it says was true when it was written, and
 one that a crash of the host leaves older, torn or away says less, never too much. Where a log is cut before its mark, the mark is taken
 back durably before anything is appended there.
 """

@@ -132,7 +132,7 @@ def ack_point_until(slots: Slots, sequence: int) -> int | None:
 
 
 def ends_unit(slots: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Which events are ack points, or bytes that no producer of ours put (no entry, no type): these are in no transaction."""
+    """Which events are ack points, or bytes that a program put as they are (no entry, no type): these are in no transaction."""
     ends: NDArray[np.bool_] = ((slots["flags"] & _ACK_POINT) != 0) | ((slots["entry"] == 0) & (slots["type"] == 0))
     return ends
 

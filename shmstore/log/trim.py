@@ -20,7 +20,7 @@ Acked = tuple[str, int]  # a subscription, and the last event that it has durabl
 class Trimmed(NamedTuple):
     """What went: events `first` to `last` (none where ``last < first``), in so many `files` and `bytes` on disk.
 
-    `needed_by` is who holds back more of what was asked for; None where no process does.
+    `needed_by` is the subscription that holds back the rest; None if there is none.
     """
 
     first: int

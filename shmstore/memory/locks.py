@@ -1,7 +1,7 @@
 """Ownership and Lock: what only one process may hold at a time, and a dead one cannot keep.
 
 - Ownership is an OFD lock (an "open file description" lock, fcntl(2)) on one byte of the segment. The kernel releases it
-  when the process dies, however it dies. It says who the producer is and who owns a subscription.
+  when the process dies, however it dies. It shows which process is the producer and which one owns a subscription.
 - Lock guards the few things that several processes write. A `Condition` is what waiters sleep on, with a time-out;
   an ownership of the table's byte is what excludes. A holder that dies leaves the byte free: the process that comes next takes it,
   and who waits already looks again within LOCK_SLICE; their release puts the semaphore right again.

@@ -74,7 +74,7 @@ def mapped(fd: int, sizes: Sizes, header: np.void, *, read_only: bool = False) -
     _mmap(base, layout.FIXED_SIZE, protection, _MAP_SHARED | _MAP_FIXED, fd, 0)
     whole = memoryview(memory).cast("B")
     if read_only:
-        whole = whole.toreadonly()  # who writes all the same gets an exception, not a fault
+        whole = whole.toreadonly()  # a write gets an exception, not a fault
     at = layout.FIXED_SIZE
     views = []
     for offset, length in rings:

@@ -128,7 +128,7 @@ class Segment:
             raise LayoutMismatch(
                 f"{where} names an impossible home, {self.home!r}: remove it with `shmstore rm {name}` and start its producer again"
             )
-        #: The log behind the ring, where the store has one; set by the one who opens the store.
+        #: The log behind the ring, where the store has one; set by the code that opens the store.
         self.log: Log | None = None
         #: Sequence and file of the oversized event that its producer, which is here, put last, until the log has it.
         self.unlogged: tuple[int, BinaryIO] | None = None
@@ -233,7 +233,7 @@ def create(
     """Make a segment and give it its name. Raises `StoreExists`, or `StoreError` where memory or rights are missing.
 
     `epoch` is that of an earlier life; 0: a new one. `owner` is the uid to which root gives it. `fill` writes what the segment is
-    to hold before anybody can attach.
+    to hold before any process can attach.
     """
     path = _file(path)
     if mode not in (0o600, 0o640, 0o660):
@@ -352,7 +352,7 @@ def attach(name: str, *, path: str | os.PathLike[str] | None, read_only: bool = 
 def _is_foreign(status: os.stat_result) -> bool:
     """True where a file is neither this user's, nor root's, nor shared as a store is: with a group that this user is in, and no other user.
 
-    Anybody may put a file into shared memory, under any name, and wait for who takes it for a store. Root may use every user's store, but
+    Any user may put a file into shared memory, under any name, and wait for a process that takes it for a store. Root may use every user's store, but
     none that all may write to.
     """
     user = os.geteuid()
@@ -415,7 +415,7 @@ def unlink(name: str, *, path: str | os.PathLike[str] | None, force: bool) -> No
         ) from error
     epoch = "[0-9a-f]+"  # of what is not a store any more, or was half removed before: all
     if segment is not None:
-        segment.words[header_word("state")] = StoreState.REMOVED  # the next put, and who waits again, sees it
+        segment.words[header_word("state")] = StoreState.REMOVED  # the next put, and the next wait, sees it
         epoch = f"{segment.epoch:x}"
         segment.close()
     kept = []
@@ -448,7 +448,7 @@ def _begins_like_a_store(path: str) -> bool:
 
 
 def _looks_like_a_store(path: str, size: int) -> bool:
-    """Whether a file's header, of any layout version, can be that of a store of that size: more than the first bytes that anybody may write."""
+    """Whether a file's header, of any layout version, can be that of a store of that size: more than the first bytes, which any user may write."""
     with open(path, "rb") as file:
         head = file.read(layout.HEADER.itemsize)
     if len(head) < layout.HEADER.itemsize or head[: len(layout.MAGIC)] != layout.MAGIC:

@@ -51,7 +51,7 @@ class Condition:
         if not self._flag.value:
             left = _Timespec(*divmod(int(timeout * 1e9), 1_000_000_000))
             libc.syscall(_FUTEX, ctypes.byref(self._flag), _FUTEX_WAIT, 0, ctypes.byref(left), None, 0)
-        self._flag.value = 0  # a notice that comes just here is seen by who looks again
+        self._flag.value = 0  # a notice that comes just here is seen by the next look
 
     def notify(self) -> None:
         """Wake a waiter, or let the next wait return at once."""

@@ -46,7 +46,7 @@ cdef bytes LOG_MAGIC = MAGIC
 
 cdef enum:
     MOST_RECORDS = 4096     # events in a group
-    # answers beside 0, which is "stopped, or the time is up", and an errno
+    # answers besides 0, which is "stopped, or the time is up", and an errno
     OVERSIZED_NEXT = -1     # Python has to append the next event
     DAMAGED = -2            # the ring contradicts itself
     SET_WANTED = -3         # inside only: the next set is not prepared, or the last one not collected
@@ -98,7 +98,7 @@ cdef class Appender:
         free(self.staging)
 
     def set_current(self, fds, int64_t first, int64_t count, int64_t at, int64_t blocks):
-        """Go on in a set (descriptors of its events, slots and blocks) that has `count` events from `first` on, `at` bytes and `blocks` blocks.
+        """Continue in a set (descriptors of its events, slots and blocks) that has `count` events from `first` on, `at` bytes and `blocks` blocks.
 
         Raises `StoreCorrupt` where the ring does not have the next event any more.
         """
@@ -206,8 +206,8 @@ cdef class Appender:
         return put - logged < at.capacity // 8 and waiting < min(MOST_BYTES, self.limit // 8)
 
     cdef void loiter(self, int64_t logged, int64_t until) noexcept nogil:
-        """Wait a moment for more, unless somebody waits for free space or for the disk. In the order wanted, heavy fence, look, as `rest`; but
-        nothing is armed: a put does not end it, who finds no free space does."""
+        """Wait a moment for more, unless a process waits for free space or for the disk. In the order wanted, heavy fence, look, as `rest`; but
+        nothing is armed: a put does not end it, a producer without free space does."""
         cdef int64_t* words = self.ring.words
         cdef int64_t now = clock_now(), end = min(until, now + LOITER), put, wish, slice = FLOW_SLICE if self.flowing else LOITER_SLICE
         self.flowing = False
@@ -301,7 +301,7 @@ cdef class Appender:
             result = write_all(self.current.blocks, &block, sizeof(LogBlock), self.current.block_count * sizeof(LogBlock))
         if result != 0:  # nothing counts: the next try begins at the same places
             return result
-        self.current.count += n  # killed here: a whole block that LOGGED does not tell of; who opens the log finds it
+        self.current.count += n  # killed here: a whole block that LOGGED does not tell of; the next process that opens the log finds it
         self.current.at += size
         self.current.block_count += 1
         publish(words + FIRST_ACK, last)

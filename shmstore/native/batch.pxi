@@ -109,7 +109,7 @@ cdef class Run:
 cdef class Payloads:
     """Views of one payload after the other.
 
-    As zip() does with its tuple, a view that nobody holds any more is moved on instead of recreated; of three in turn, because a
+    As zip() does with its tuple, a view that has no other reference is moved on instead of recreated; of three in turn, because a
     loop still holds the last one when it asks for the next, and because the one that it is given was moved on a call earlier:
     what was stored just now, 8 bytes here and there, a processor cannot give at once to who copies it in wider parts.
     """
@@ -144,7 +144,7 @@ cdef class Payloads:
         return view
 
     cdef object moved(self, object free):
-        """`free`, if nobody else holds it, or a new view, on the next payload; None where there is none that can be."""
+        """`free`, if it has no other reference, or a new view, on the next payload; None where there is none that can be."""
         cdef int64_t start = self.start, end
         cdef int line
         cdef uint8_t* at

@@ -59,7 +59,7 @@ cdef class Index:
 
     cdef Py_buffer view
     cdef bint viewed
-    cdef Record* records_at  # in `records`, which nobody can write to
+    cdef Record* records_at  # in `records`, which is read-only
     cdef Py_ssize_t count
     cdef readonly Py_ssize_t failed
     cdef readonly Memory records

@@ -1,7 +1,7 @@
 # Memory: bytes made here, handed out through the buffer protocol.
 
 cdef class Memory:
-    """Bytes that whoever holds this object may look at. numpy and Arrow take them without a copy."""
+    """Bytes that the owner of this object may read. numpy and Arrow take them without a copy."""
 
     cdef uint8_t* data
     cdef Py_ssize_t size
@@ -36,7 +36,7 @@ cdef uint8_t* zeroed(size_t size) except NULL:
 
 @cython.no_gc  # as Index
 cdef class Numbers:
-    """A look at an array of int64 that somebody else owns."""
+    """A view of an array of int64 that another object owns."""
 
     cdef Py_buffer view
     cdef const int64_t* at

@@ -1,7 +1,7 @@
 # MessagePack: written to a place (`write_`: they return where it ends) and to a growing buffer (`put_`). Integers take the
 # shortest form, as every encoder writes them.
 #
-# Whoever writes to a place has made space for the value before, and for SLACK bytes behind it: what is copied in whole words may
+# The caller that writes to a place has made space for the value before, and for SLACK bytes behind it: what is copied in whole words may
 # run over that far, and is written over by what comes next.
 
 cdef extern from *:

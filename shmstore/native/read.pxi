@@ -160,7 +160,7 @@ cdef const uint8_t* skip_props(const uint8_t* p, const uint8_t* end) noexcept no
 
 
 cdef const uint8_t* skip_resume(const uint8_t* p, const uint8_t* end) noexcept nogil:
-    """Nil, or where each source goes on: [{text: [text, number, text]}, number, number]."""
+    """Nil, or where each source continues: [{text: [text, number, text]}, number, number]."""
     cdef int64_t count, number
     cdef size_t size
     if p == NULL or p >= end:
@@ -192,7 +192,7 @@ cdef inline const uint8_t* skip_text(const uint8_t* p, const uint8_t* end) noexc
 
 
 cdef const uint8_t* skip_cell(const uint8_t* p, const uint8_t* end) noexcept nogil:
-    """A value of a row that nobody wants: nil, bool, number, str or bin."""
+    """A value of a row that no reader wants: nil, bool, number, str or bin."""
     cdef const uint8_t* at
     cdef uint64_t whole
     cdef int64_t signed

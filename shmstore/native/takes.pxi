@@ -42,13 +42,13 @@ cdef class Takes:
         cdef int64_t last = self._seen, get = self.get, limit
         cdef LogWindow window = self.window
         cdef Run run
-        # A pause is ordered with nothing else: it holds from the next get on that sees it. What it means is said in Python.
+        # A pause is ordered with nothing else: it holds from the next get on that sees it. Python documents what it means.
         if not self.may_get or at.words[self.paused_word]:
             return None
         if at.logged and get < look(at.words + FLOOR):  # what was seen has left the ring
             if window is None or limit_events is None or not window.first - 1 <= get < window.last:
                 return None
-            last = window.last  # where it ends within the limit, the Python goes on behind it
+            last = window.last  # where it ends within the limit, the Python code continues after it
         else:
             window = self.window = None
             if last <= get:

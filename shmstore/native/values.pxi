@@ -27,7 +27,7 @@ class _Unusual(Exception):
 def rows(body, bytes makes, type row, absent, decimal):
     """The rows of an encoded `body` as a tuple of `row`; None where the reference must read it.
 
-    `makes`: a Make for each column of the table; `absent` stands for a column that the image lacks; `decimal` makes a DECIMAL of
+    `makes`: a Make for each column of the table; `absent` means a column that the image lacks; `decimal` makes a DECIMAL of
     its digits.
     """
     cdef Py_buffer view

@@ -41,7 +41,7 @@ def write(segment: Segment, sequence: int, payload: bytes | memoryview) -> None:
         short = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
         fix = "make space there" if short else f"be its owner, uid {segment.uid}, or a member of its group, gid {segment.gid}"
         folder = os.path.dirname(path)
-        what = f"nothing was stored: an event of {len(payload):,} bytes cannot have a file of its own beside store {segment.name!r} in {folder}"
+        what = f"nothing was stored: an event of {len(payload):,} bytes cannot have a separate file next to store {segment.name!r} in {folder}"
         raise refused(what, error, fix) from error
     # Who removed the store may have looked for such files before this was there. The put ends here, then, with nothing stored: an event
     # that was published without its payload would be lost, to the log, too, and with it whatever comes behind it. A store that is taken

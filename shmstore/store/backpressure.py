@@ -41,7 +41,7 @@ class SubscribedStore(Protocol):
         """Wake the producer that waits for free space."""
 
     def _free_oversized(self, after: int) -> None:
-        """Free the segments of oversized events after `after` that everybody has acked."""
+        """Free the segments of oversized events after `after` that all subscriptions have acked."""
 
     def _disown(self, subscription: Any) -> None:
         """Forget a subscription that was closed."""

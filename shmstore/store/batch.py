@@ -217,7 +217,7 @@ class Batch(_Run):
         the store neither has nor had while the batch holds rows of others,
         or a column changed into a type that cannot hold its old values; `StoreCorrupt`; ImportError without pyarrow (extra ``arrow``).
         """
-        from shmstore.encoding import arrow_table  # pyarrow is not everybody's
+        from shmstore.encoding import arrow_table  # pyarrow may be missing
 
         options = arrow_table.TableOptions(zero_dates, partial)
         return arrow_table.read_table(self.raw, self.ends, table, options, self.sequences, self._known)

@@ -3,7 +3,7 @@
 Pages of a mapped file reach the disk in any order, so the put cursor may be ahead of the payloads, and an ack behind the
 floor or ahead of the put cursor. Every event of such a store has a checksum: the first that does not match ends what can be
 believed, and all cursors are brought to before it, none below the floor, up to which all was acked. A crash of a process
-alone tears nothing, because memory is shared: so nothing is touched while anybody is attached with a role, and nothing is
+alone tears nothing, because memory is shared: so nothing is touched while a process is attached with a role, and nothing is
 found when all is well.
 """
 

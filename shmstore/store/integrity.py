@@ -23,7 +23,7 @@ from shmstore.store.stats import forgetting
 
 
 def findings(segment: Segment) -> list[str]:
-    """Return what is wrong with `segment`; an empty list where nothing is. Reads only; may run beside producer and readers."""
+    """Return what is wrong with `segment`; an empty list where nothing is. Reads only; may run while producer and readers run."""
     found = _cursors(segment)
     if not found:
         found = _events(segment)

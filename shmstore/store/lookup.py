@@ -234,7 +234,7 @@ def _place_at(segment: Segment, sequence: int) -> Position | None:
     try:
         return position_at(segment, sequence)
     except StoreCorrupt:
-        return None  # bytes that no producer of ours put
+        return None  # bytes that a program put as they are
 
 
 def begins_at(segment: Segment, position: Position) -> bool:

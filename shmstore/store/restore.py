@@ -249,7 +249,7 @@ def made(
             home.gid = gid = os.fstat(fd).st_gid
             home.check_ours(group=-1 if mode == PRIVATE else gid)
             append_lock.make(home)
-            # Until the memory has its name: who finds the home meanwhile waits, and does not restore the store.
+            # Until the memory has its name: a process that finds the home meanwhile waits, and does not restore the store.
             held.enter_context(AppendLock.take(home, PATIENCE))
             if home.has_log:
                 raise remembered
@@ -283,7 +283,7 @@ def restored(name: str, home: Home, *, path: str | None = None) -> Segment:
         try:
             identity.read(home)  # there is one, which can be read
             lock = AppendLock.take(home, 0.0)
-        except ProducerInUse:  # who has it may have restored it meanwhile, and append to it permanently
+        except ProducerInUse:  # its owner may have restored it meanwhile, and append to it permanently
             with suppress(StoreNotFound):
                 return segment.attach(name, path=path)
             if time.monotonic() >= until:
@@ -408,7 +408,7 @@ def catch_up(views: Views, files: LogFiles, tail: Tail) -> None:
     if tail.last <= words[PUT]:
         return
     events = recent(files, tail, views.capacity, views.limit)
-    words[FLOOR] = events.floor  # before anything is overwritten: who reads behind it looks into the log
+    words[FLOOR] = events.floor  # before anything is overwritten: a reader behind it reads the log
     at = events.known & (views.slot_count - 1)
     views.ends[at], views.rows[at] = events.end, events.rows
     i = (events.known + 1) & (views.slot_count - 1)

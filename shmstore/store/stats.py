@@ -78,7 +78,7 @@ class SubscriptionStat(NamedTuple):
 
     @property
     def standing(self) -> str:
-        """Name, owner and ack, for a sentence about who holds the producer up."""
+        """Name, owner and ack, for a sentence about what holds up the producer."""
         dead = f"its reader, pid {self.owner_pid}, died" if self.owner_pid else "no process reads it"
         reader = "paused" if self.paused else f"read by pid {self.owner_pid}" if self.alive else dead
         return f"subscription {self.name!r} ({reader}) has acked {f'up to {self.ack.sequence:,}' if self.ack.sequence >= 0 else 'nothing'}"
@@ -88,7 +88,7 @@ class StreamStat(NamedTuple):
     """How a producer's stream goes, as it says about once a second. Counts are of its present run; times as in `StoreStat`.
 
     `behind_ms` is what passed from the newest event's time to its put, growing while it waits for free space, and 0 once the source has
-    said that there is nothing more. `purge_ms` is when the source may remove what is to be read next; 0: not that anybody knew.
+    said that there is nothing more. `purge_ms` is when the source may remove what is to be read next; 0: unknown.
     """
 
     connected: bool = False

@@ -354,7 +354,7 @@ class EventStore(StoreView):
         self._writer.may_put = not self._checksum
 
     def _published(self) -> int:
-        """Wake who waits for what was put. It may not fail: the process that puts again after an error puts twice."""
+        """Wake the processes that wait for what was put. It may not fail: the process that puts again after an error puts twice."""
         if not ASYMMETRIC:
             fence()  # the cursor, before the look at who waits: see Subscription._await
         if self._words[ARMED]:
@@ -381,7 +381,7 @@ class EventStore(StoreView):
         self._wakeups.freed.notify()
 
     def _free_oversized(self, after: int) -> None:
-        """Free the segments of oversized events after `after` that everybody has acked."""
+        """Free the segments of oversized events after `after` that all subscriptions have acked."""
         overflow.free(self.segment, after)
 
     # ------------------------------------------------------------ subscriptions
@@ -543,7 +543,7 @@ class EventStore(StoreView):
         self._subscriptions.discard(subscription)
 
     def pause(self, subscription: str, by: str = "") -> None:
-        """Let the reader of a subscription be given nothing until `resume`, also after restarts; `by` is who asks. What it holds back it holds
+        """Let the reader of a subscription be given nothing until `resume`, also after restarts; `by` names the user that asks. What it holds back it holds
         back all the same. Raises `SubscriptionNotFound`, `StoreError`."""
         self._check_open()
         self._table.pause(subscription, by)

@@ -321,7 +321,7 @@ class Subscription:
         else:
             sequence = what
         if self._refused and sequence == reader.ack:
-            self.save_checkpoint()  # this ack counted, and raised for its checkpoint alone: who tries it again means that
+            self.save_checkpoint()  # this ack counted, and raised for its checkpoint alone: a retry is for the checkpoint
             return
         if not reader.ack < sequence <= reader.get:
             raise AckError(
@@ -544,7 +544,7 @@ class Subscription:
         """Return True while the subscription is this reader's, so that it may write into the home what is the reader's: see `Home.replace`.
 
         It owns the role, in a segment that no other has taken the place of. One whose memory was taken away, and not restored
-        yet, still owns it: who restores the store locks the home, reads the ack, and makes the new segment before it unlocks. An eviction is
+        yet, still owns it: the process that restores the store locks the home, reads the ack, and makes the new segment before it unlocks. An eviction is
         written down as such, which its reader must not undo. Raises `StoreClosed`, `SubscriptionLost`.
         """
         if not self._owner.held or self._segment.replaced:
@@ -557,7 +557,7 @@ class Subscription:
         return True
 
     def close(self) -> None:
-        """Give the subscription up for the next owner, who starts at its ack. Saves the checkpoint. Idempotent."""
+        """Release the subscription for the next owner, which starts at its ack. Saves the checkpoint. Idempotent."""
         try:
             if self._owner.held and self._has_log:
                 self._save_durable(CLOSING)

@@ -2,10 +2,10 @@
 
 An entry is filled from its name to its state, and freed from its state on: a process that dies in between leaves an entry
 that is FREE, JOINING, or ACTIVE and whole. Place 0 has no name. It stands in while there is no subscription, so that what is
-put is kept for the first who comes; it becomes ACTIVE before the last subscription goes, where that one stood (behind all that was
+put is kept for the first subscriber; it becomes ACTIVE before the last subscription goes, where that one stood (behind all that was
 put, where it held the producer up), and FREE after the first came.
-The process that takes the lock first undoes what a dead holder left: an entry still JOINING, or entry 0 beside an ACTIVE one. The
-producer does so, too, when it finds no free space, because either could hold it up for ever.
+The process that takes the lock first undoes what a dead holder left: an entry still JOINING, or entry 0 next to an ACTIVE one. The
+producer does so, too, when it finds no free space, because either could hold it up forever.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class SubscriptionTable:
         with owned:
             sequence = first_wanted(self._segment, start) - 1
             self.hold(entry, sequence)
-            if self._words[STATE_OF[entry]] == LOST:  # it may read on from where the events are
+            if self._words[STATE_OF[entry]] == LOST:  # it may continue from where the events are
                 self._words[STATE_OF[entry]] = ACTIVE
             note(sequence)
             return sequence
@@ -227,7 +227,7 @@ class SubscriptionTable:
         late = [entry for entry in range(1, words[ENTRIES]) if self._unsettled(entry, synced)]
         if not late:
             return
-        with self.locked():  # an entry gets an owner, and is freed, under the lock alone: so there is none who writes meanwhile
+        with self.locked():  # an entry gets an owner, and is freed, under the lock alone: so no process writes meanwhile
             for entry in late:
                 if not self._unsettled(entry, synced):
                     continue
@@ -305,7 +305,7 @@ class SubscriptionTable:
         """Let the reader of the subscription `name` be given nothing from now on. Raises `SubscriptionNotFound`, `StoreError`."""
         with self.locked():
             entry = self._known(name)
-            pauses.keep(self._home, by, name)  # first: who is killed behind it has paused the next owner at least
+            pauses.keep(self._home, by, name)  # first: a process that is killed after this line has at least paused the next owner
             self._words[PAUSED_OF[entry]] = 1
 
     def resume(self, name: str) -> int:

@@ -172,7 +172,7 @@ def test_a_secret_that_others_may_read(tmp_path: Path, secret: str, caplog: pyte
     load_all(config=file, environ={})
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"config {str(file)!r} holds {secret} and everybody on this host may read it: chmod o-r {file}, or set SHMSTORE_{secret.upper()} instead"
+        f"config {str(file)!r} holds {secret} and every user of this host may read it: chmod o-r {file}, or set SHMSTORE_{secret.upper()} instead"
     )
     caplog.clear()
     file.chmod(0o640)

@@ -256,7 +256,7 @@ class DeltaLakeTable:
 
         def parts() -> Iterator[pa.RecordBatch]:
             try:
-                for file in copy.get_fragments():  # one by one: the scan of all reads on in the files that follow
+                for file in copy.get_fragments():  # one by one: the scan of all continues in the next files
                     for part in file.to_batches(schema=copy.schema, batch_size=rows, **sparing):
                         yield from change(pa.Table.from_batches([part])).combine_chunks().to_batches()
             except Exception as error:

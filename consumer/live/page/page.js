@@ -2,7 +2,7 @@
 "use strict";
 
 const byId = (id) => document.getElementById(id);
-const COLOURS = 8;
+const COLORS = 8;
 const MOST_EVENTS = 300;
 const SPAN_MS = 900000; // that charts cover
 const GAP_MS = 30000; // between two points: nothing was observed meanwhile, and no line is drawn
@@ -147,7 +147,7 @@ class StoreCard {
     this.name = name;
     this.health = make("p", { class: "health", role: "status" });
     this.problems = make("ul", { class: "problems" });
-    this.numbers = new Map(); // of each reader in the store, which choose its colour
+    this.numbers = new Map(); // of each reader in the store, which choose its color
     this.flow = make("div", { class: "flow" });
     this.nodes = ["source", "producer", "ring", "log"].map((part) => make("div", { class: "node", "data-part": part }));
     this.arrows = [0, 1, 2].map(() => make("div", { class: "arrow" }));
@@ -189,13 +189,13 @@ class StoreCard {
       ["Rows/s", (s) => count(s.rate)],
       ["Left", (s) => span(s.left)],
     ]);
-    this.nobody = make("p", { class: "quiet" }, "no reader has subscribed");
+    this.noReaders = make("p", { class: "quiet" }, "no reader has subscribed");
     this.points = [];
     this.charts = [
       new Chart("Rows a second", (point) => [["", "put", point.rows]], (value) => count(value)),
       new Chart(
         "Behind: source and readers",
-        (point) => [["", "source", point.behind], ...Object.entries(point.readers).map(([name, value]) => [this.colour(name), name, value])],
+        (point) => [["", "source", point.behind], ...Object.entries(point.readers).map(([name, value]) => [this.color(name), name, value])],
         (value) => span(Math.round(value * 10) / 10),
       ),
       new Chart("Size of the log", (point) => [["", "log", point.log]], bytes),
@@ -210,14 +210,14 @@ class StoreCard {
       this.problems,
       this.flow,
       make("div", { class: "charts" }, ...this.charts.map((chart) => chart.node)),
-      make("div", { class: "drawn" }, this.ring, make("div", {}, make("h3", {}, "Readers"), this.nobody, this.readers.node)),
+      make("div", { class: "drawn" }, this.ring, make("div", {}, make("h3", {}, "Readers"), this.noReaders, this.readers.node)),
       this.tablePart,
       this.snapshotPart,
     );
   }
 
-  colour(reader) {
-    return `c${(this.numbers.get(reader) || 0) % COLOURS}`;
+  color(reader) {
+    return `c${(this.numbers.get(reader) || 0) % COLORS}`;
   }
 
   plot(points) {
@@ -227,7 +227,7 @@ class StoreCard {
 
   nameOf(cell, reader) {
     if (cell.childNodes.length !== 2) cell.replaceChildren(make("span", {}), make("span"));
-    cell.firstChild.className = `swatch ${this.colour(reader.name)}`;
+    cell.firstChild.className = `swatch ${this.color(reader.name)}`;
     say(cell.lastChild, reader.name);
     cell.title = reader.name;
   }
@@ -284,7 +284,7 @@ class StoreCard {
     this.arrow(0, store.arrive, store.arrive.note);
     this.arrow(1, store.store, rates(store.store.rate));
     this.draw(store);
-    this.nobody.hidden = store.readers.length > 0;
+    this.noReaders.hidden = store.readers.length > 0;
     this.readers.node.hidden = store.readers.length === 0;
     this.readers.show(store.readers);
     this.tables.show(store.tables);
@@ -317,7 +317,7 @@ class StoreCard {
       const outer = { put: 62, log: 57, get: 60, ack: 60 }[mark.cursor];
       const [x1, y1] = at(mark.ring, inner);
       const [x2, y2] = at(mark.ring, outer);
-      const line = drawn("line", { class: `${mark.cursor} ${this.colour(mark.reader)}`, x1, y1, x2, y2 });
+      const line = drawn("line", { class: `${mark.cursor} ${this.color(mark.reader)}`, x1, y1, x2, y2 });
       line.append(drawn("title", {}, `${mark.cursor} ${mark.reader} ${count(mark.sequence)}`));
       parts.push(line);
     }
@@ -387,7 +387,7 @@ class RememberedCard {
   constructor(name) {
     this.health = make("p", { class: "health", role: "status" });
     this.nodes = ["home", "log"].map((of) => make("div", { class: "node", "data-part": of }));
-    this.nobody = make("p", { class: "quiet" }, "no reader has subscribed");
+    this.noReaders = make("p", { class: "quiet" }, "no reader has subscribed");
     this.readers = new Grid([
       ["Reader", (r) => r.name, { text: true }],
       ["Behind", (r) => `${count(r.lag_events)} events`],
@@ -395,7 +395,7 @@ class RememberedCard {
       ["Ack, on disk", (r) => count(r.ack)],
     ]);
     const flow = make("div", { class: "flow" }, ...this.nodes);
-    this.node = make("article", { class: "card", "data-store": name }, make("h2", {}, name), this.health, flow, this.nobody, this.readers.node);
+    this.node = make("article", { class: "card", "data-store": name }, make("h2", {}, name), this.health, flow, this.noReaders, this.readers.node);
   }
 
   show(store) {
@@ -405,7 +405,7 @@ class RememberedCard {
     part(this.nodes[0], "Home", store.home, events);
     const oldest = held > 0 ? `, oldest event ${clock(store.oldest_ms)}` : "";
     part(this.nodes[1], "Log", `${bytes(store.bytes)} of ${bytes(store.size)}`, `keeps ${span(store.keep)}${oldest}`, store.used);
-    this.nobody.hidden = store.readers.length > 0;
+    this.noReaders.hidden = store.readers.length > 0;
     this.readers.node.hidden = store.readers.length === 0;
     this.readers.show(store.readers);
   }
@@ -572,7 +572,7 @@ async function act(path, what) {
 
 function forget({ store, subscription }) {
   const dialog = byId("sure");
-  say(dialog.querySelector("p"), `Forget subscription ${subscription} of store ${store}? What it has not acked is kept for nobody then, and it cannot go on.`);
+  say(dialog.querySelector("p"), `Forget subscription ${subscription} of store ${store}? Its unacked events are then no longer kept, and it cannot continue.`);
   dialog.returnValue = "no";
   dialog.onclose = () => dialog.returnValue === "yes" && act("unsubscribe", { store, subscription });
   dialog.showModal();

@@ -3,7 +3,7 @@
 Plan. It is done before the query starts, table by table, of those that have no copy yet:
 
     subscribe   the query's subscription, at the end of the last transaction in the store: from there on nothing is lost, however long the
-                rows take. It is done once; who comes again finds it where it was
+                rows take. It is done once; a second call finds it where it was
     read        each executor writes its parts of the table into files, next to or in the copy's folder. All of them are read behind the
                 place where the store stood then (`shmstore.producer.snapshot.server_tables`), so the query's first event is not newer
     take        one commit makes a copy of the files. Before it there is none, and a driver that was killed reads the table again

@@ -79,7 +79,7 @@ def _what_is_there(store: EventStore, name: str) -> str:
 
 
 def holdup_of(store: EventStore, but: str = "") -> str:
-    """The message if nothing new comes because a reader other than `but` does not read on; empty if there is none."""
+    """The message if nothing new comes because a reader other than `but` makes no progress; empty if there is none."""
     stat = store.stat()
     if stat.space_wanted is None or stat.slowest is None or stat.slowest.name == but:
         return ""

@@ -111,7 +111,7 @@ class StreamReader(DataSourceStreamReader):
         return self._owner.offset_at(end, after).to_dict()
 
     def _report_holdup(self) -> None:
-        """Log now and then that nothing comes because another reader does not read on."""
+        """Log now and then that nothing comes because another reader makes no progress."""
         now = time.monotonic()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now

@@ -4,7 +4,7 @@ It attaches to the store, finds the query's offsets in it, and acks. In a store 
 after the store was re-created, they are found by their positions. Spark reports in two
 ways that a batch is done: by `commit(end)`, which comes only while the next batch is built, and by `latestOffset(start)`, which
 comes only after the batch that ended at `start` is in Spark's commit log. Both ack: with the first alone a ring smaller than the
-backlog would stand still for ever.
+backlog would never shrink.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ class SubscriptionOwner:
         if not self._options.fail_on_data_loss:
             return store.oldest - 1
         why = (
-            f"Another query, or this one with a later checkpoint, has read on with subscription {self.name!r}, up to event "
+            f"Another query, or this one with a later checkpoint, has continued with subscription {self.name!r}, up to event "
             f"{acked}: each query needs one of its own (option subscription). "
             if here and acked > offset.seq
             else ""

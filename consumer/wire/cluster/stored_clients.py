@@ -1,4 +1,4 @@
-"""What ZooKeeper has of a destination's clients, read once: their filters and cursors, for who takes them over."""
+"""What ZooKeeper has of a destination's clients, read once: their filters and cursors, for a take-over."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Registration:
         access: Access = Access(),  # noqa: B008  immutable
     ) -> None:
         self._hosts, self._timeout, self._access = hosts, timeout, access
-        # What was made by one of the servers, all of which have the same login, everybody may read, as Canal's clients do without one.
+        # What was made by one of the servers, all of which have the same login, every client may read, as Canal's clients do without one.
         self._acl = [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE] if access.login else OPEN_ACL_UNSAFE
         self._destinations = tuple(destinations)
         self._usable, self._changed = usable, changed
@@ -139,7 +139,7 @@ class Registration:
         if access.certificate and access.key:
             tls_context(
                 access.certificate, access.key
-            )  # kazoo would try for ever, and OpenSSL ask for a passphrase on the terminal
+            )  # kazoo would try forever, and OpenSSL ask for a passphrase on the terminal
         self._client = KazooClient(
             self._hosts,
             timeout=self._timeout,

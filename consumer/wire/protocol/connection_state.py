@@ -197,7 +197,7 @@ class Connection:
     def next(self) -> tuple[int, Request] | None:
         """Return (packet type, request or answer), or None until more bytes come.
 
-        Raises `ProtocolError` where the stream cannot be read on: say so to the client, and close.
+        Raises `ProtocolError` where the stream cannot be read further: say so to the client, and close.
         """
         packet = self._frames.next()
         if packet is None:

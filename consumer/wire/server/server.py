@@ -160,7 +160,7 @@ class CanalServer:
         if registration is not None and not registration.serves(destination):
             where = registration.active_elsewhere(destination)
             raise ProtocolError(
-                f"destination {destination!r} is {f'served by {where}' if where else 'not served by anybody yet'}: connect there"
+                f"destination {destination!r} is {f'served by {where}' if where else 'not served by any server yet'}: connect there"
             )
 
     async def close(self) -> None:
@@ -280,7 +280,7 @@ class CanalServer:
             socket.write(data)
 
     def _metrics_of(self, client: Client | None) -> ClientMetrics:
-        """The client's counters. Names without a subscription share one set: they are anybody's to invent."""
+        """The client's counters. Names without a subscription share one set: any client can invent them."""
         known = client is not None and client in self._sessions
         return self.metrics.client(client.destination, str(client.client_id)) if known and client else self.metrics.client("", "")
 
@@ -346,7 +346,7 @@ class CanalServer:
         return connection_state.granted()
 
     async def _save(self, session: ClientSession) -> None:
-        """Make the client's ack durable where that is due, and known to the cluster: neither keeps anybody else waiting."""
+        """Make the client's ack durable where that is due, and known to the cluster: neither delays another client."""
         if session.unsaved:
             await self._in_thread(session.save)
         if self._cursors is not None and session.reported < session.acked:
@@ -422,7 +422,7 @@ class CanalServer:
         return connection_state.batch(batch_id, entries), waited
 
     async def _read_ahead(self, socket: ClientSocket, request: Get) -> None:
-        """Make the client's next batch ready while it is busy with this one; stops as soon as anybody wants anything."""
+        """Make the client's next batch ready while it is busy with this one; stops as soon as a client has a request."""
         shared = self._sessions.get(request.client)
         if shared is None or shared.lock.locked():
             return

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.servers import kafka
 from tests.servers.packages import ServerUnavailable
 
-_TINY = 100  # events whose moving costs nothing beside the JVM's start
+_TINY = 100  # events whose moving costs nothing compared with the JVM's start
 
 
 class Broker:

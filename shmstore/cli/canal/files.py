@@ -1,4 +1,4 @@
-"""The files that a conversion is written into: ``OUT/STORE/shmstore.toml``, and beside it those with secrets, and the report."""
+"""The files that a conversion is written into: ``OUT/STORE/shmstore.toml``, and next to it those with secrets, and the report."""
 
 from __future__ import annotations
 

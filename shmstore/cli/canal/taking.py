@@ -168,7 +168,7 @@ def password(to: Conversion, value: str) -> str | None:
             to.secret("source", "password_file", PASSWORD, decrypted(value, to.get("canal.instance.pwdPublicKey")))
         except ValueError as error:
             raise ValueError(f"canal.instance.dbPassword cannot be decrypted: {error}") from error
-        return "decrypted, in a file of its own: druid's encryption is undone by the public key beside it"
+        return "decrypted, in a file of its own: druid's encryption is decrypted with the public key next to it"
     to.secret("source", "password_file", PASSWORD, value)
     return "in a file of its own"
 
@@ -252,7 +252,7 @@ def start(to: Conversion, _: str) -> str | None:
     to.put("source", "start", start)
     to.begins_before()
     if to.rule.endswith(("gtid", "timestamp")) and not start.startswith(("gtid:" if to.rule.endswith("gtid") else "time:",)):
-        return f"Canal does not read it beside what is set: it begins at {start}"
+        return f"Canal ignores it, since another setting has priority: it begins at {start}"
     return "the time, in UTC" if start.startswith("time:") else None
 
 

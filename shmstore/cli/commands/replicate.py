@@ -220,7 +220,7 @@ def _owned(options: argparse.Namespace, over: threading.Event) -> Consumer | Non
 
 
 def _end(reader: Consumer, initial: InitialRows | None) -> Callable[[], int | None]:
-    """The event up to which --once copies: the last one of now, or of when the initial rows have come."""
+    """The event up to which --once copies: the last one at the start, or when the initial rows have come."""
     last = [reader.store.newest]
 
     def end() -> int | None:

@@ -59,7 +59,7 @@ def snapshot(options: argparse.Namespace) -> int:
     home = home_of(options)
     asks, produced, state = options.cancel or options.tables is not None, False, home.state
     if asks or not producer.snapshot_status(options.store, state=state):
-        with look(options) as store:  # a request to a store that does not exist would wait for ever
+        with look(options) as store:  # a request to a store that does not exist would wait forever
             check_single_source(store)
             produced = store.stat().producer_alive
         if asks and not produced:

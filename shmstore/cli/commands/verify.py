@@ -1,4 +1,4 @@
-"""`shmstore verify`: copies beside their source."""
+"""`shmstore verify`: copies against their source."""
 
 from __future__ import annotations
 

@@ -127,14 +127,14 @@ def test_the_events_filtered_paused_and_sorted(store: EventStore) -> None:
         await pilot.press("enter")
         await until(pilot, lambda: [line.split()[:2] for line in lines(app)] == [["delete", "shop.items"]])
         await until(pilot, lambda: [row[0] for row in cells(app, "#tables")] == ["shop.items"])
-        assert "filter 'shop.i*'" in text(app, "#told")
+        assert "filter 'shop.i*'" in text(app, "#shown")
         await pilot.press("f")
         app.screen.query_one(Input).value = "shop.["
         await pilot.press("enter")
         await until(pilot, lambda: any("shop.[" in each.message for each in app._notifications))
-        assert "filter 'shop.i*'" in text(app, "#told")
+        assert "filter 'shop.i*'" in text(app, "#shown")
         await pilot.press("f", "escape", "p")
-        assert "EVENTS PAUSED" in text(app, "#told")
+        assert "EVENTS PAUSED" in text(app, "#shown")
         store.put([change(3, table="items"), end(3)])
         await until(
             pilot, lambda: app.store is not None and {"delete": 1, "insert": 1} in [each.rows for each in app.store.tables]
@@ -144,7 +144,7 @@ def test_the_events_filtered_paused_and_sorted(store: EventStore) -> None:
         await until(pilot, lambda: len(lines(app)) == 2)
         for order in [*list(ORDERS)[1:], next(iter(ORDERS))]:
             await pilot.press("s")
-            assert f"tables by {order}" in text(app, "#told")
+            assert f"tables by {order}" in text(app, "#shown")
 
     drive([store.name], steps, show_values=True)
 
