@@ -50,7 +50,20 @@ EXCEPTIONS = re.compile(
 )
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md", "docs/**/*.md")
 CODE = ("examples", "shmstore", "producer", "consumer", "scripts", "pyspark_shmstore", "deploy")
-WHOLE = (".pyx", ".pxi", ".pyi", ".js", ".html", ".css", ".yml", ".yaml", ".service", ".toml", ".sh", "")  # read as they are, not by tokens
+WHOLE = (
+    ".pyx",
+    ".pxi",
+    ".pyi",
+    ".js",
+    ".html",
+    ".css",
+    ".yml",
+    ".yaml",
+    ".service",
+    ".toml",
+    ".sh",
+    "",
+)  # read as they are, not by tokens
 
 
 def found(text: str, first_line: int = 1) -> Iterator[tuple[int, str, str]]:

@@ -75,7 +75,9 @@ def page(stat: StoreStat, live: ShownStore | None = None) -> str:
         "",
     ]
     if not stat.subscriptions:
-        follows = "the producer will stop when the ring is full" if stat.log is None else "a new reader gets all that the log keeps"
+        follows = (
+            "the producer will stop when the ring is full" if stat.log is None else "a new reader gets all that the log keeps"
+        )
         return "\n".join(map(printable, [*lines, f"no subscriptions: {follows}"]))
     table: list[tuple[str, ...]] = [("SUBSCRIPTION", "STATE", "OWNER", "GET", "ACK", "BEHIND", "ROWS", "BYTES", "WAITS")]
     now = calendar_ms()

@@ -279,7 +279,9 @@ class Appender:
         except OSError as error:  # nothing counts: the next try begins at the same places
             return error.errno or errno.EIO
         last = logged + n
-        current.count += n  # killed here: a whole block that LOGGED does not tell of; the next process that opens the log finds it
+        current.count += (
+            n  # killed here: a whole block that LOGGED does not tell of; the next process that opens the log finds it
+        )
         current.at += size
         current.blocks += 1
         words[LOGGED] = last

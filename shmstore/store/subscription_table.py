@@ -305,7 +305,9 @@ class SubscriptionTable:
         """Let the reader of the subscription `name` be given nothing from now on. Raises `SubscriptionNotFound`, `StoreError`."""
         with self.locked():
             entry = self._known(name)
-            pauses.keep(self._home, by, name)  # first: a process that is killed after this line has at least paused the next owner
+            pauses.keep(
+                self._home, by, name
+            )  # first: a process that is killed after this line has at least paused the next owner
             self._words[PAUSED_OF[entry]] = 1
 
     def resume(self, name: str) -> int:

@@ -306,7 +306,12 @@ def test_snapshots() -> None:
         ),
         ({"subscriptions": (reader(put=9, oldest_ms=NOW - 120_000),)}, "warn", "9 events and 2 min behind", "does it ack?"),
         ({"stream": StreamStat(True, NOW, NOW, 90_000)}, "warn", "90 s behind its source", "the server writes faster"),
-        ({"stream": StreamStat(True, NOW, NOW, purge_ms=NOW + 3_600_000)}, "warn", "may delete the next binlog", "keep binlogs on the server"),
+        (
+            {"stream": StreamStat(True, NOW, NOW, purge_ms=NOW + 3_600_000)},
+            "warn",
+            "may delete the next binlog",
+            "keep binlogs on the server",
+        ),
         ({"stream": StreamStat(True, NOW, NOW, skipped=3)}, "warn", "3 events were left out", "log"),
         ({"subscriptions": (reader(), reader("b"))}, "ok", "2 readers up to date", ""),
         ({"subscriptions": (reader(put=3),)}, "ok", "its reader at most 3 events (300 B) behind", ""),
