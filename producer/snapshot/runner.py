@@ -370,7 +370,7 @@ class Snapshot:
         return [other for other in self.progress.tasks if other is not task and self._are_one(other, task)]
 
     def _is_last(self, task: Task) -> bool:
-        """Whether all other tables of that name are put. Where one failed, readers are not told that they have all rows."""
+        """Whether all other tables of that name are put. If one failed, readers get no sign that they have all rows."""
         put = [other for other, progress in self._written if progress.state == "done"]
         return all(other.progress.state in ("done", "gone") or any(other is one for one in put) for other in self._others(task))
 

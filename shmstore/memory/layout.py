@@ -182,7 +182,7 @@ HEADER: Final = _record(
         ("log_oldest_ms", "<i8"),  # event time of the oldest event kept; by the keeper
         ("log_error", "<i8"),  # errno of the last append, 0 where it succeeded; by the keeper
     ],
-    # last event known to be on disk, by the keeper; the one that a process wants there, by anybody; and what the keeper sleeps on
+    # last event known to be on disk, by the keeper; the one that a process wants there, by any process; and what the keeper sleeps on
     [("synced", "<i8"), ("sync_wanted", "<i8"), ("keeper", "<i8")],
     [("log_size", "<i8"), ("log_keep_ms", "<i8"), ("home", f"S{HOME_BYTES}")],  # of the log
 )

@@ -6,18 +6,18 @@ option that asks for more) it leaves, with nothing written, to the Python that i
 `shmstore.store.batch`, which are the reference. The cursors that it keeps are the very ones that the Python works on.
 
 Order. Other processes see the segment's words without a lock. A word is stored with release: payload, ends, rows and slots,
-written before a cursor, are seen by whoever sees it; and what was read of payloads was read before an ack gives their space away.
+written before a cursor, are seen by every process that sees it; and what was read of payloads was read before an ack gives their space away.
 It is loaded with acquire: what lies behind a cursor is read after it. On x86-64 both keep the compiler from moving anything across,
 and cost nothing else; on ARM they are the instructions stlr and ldar. `Words` does the same for Python. "Store mine, look at
 yours" (publish, then ARMED; ack, then ACK_WANTED) needs store and load in order, which neither gives. Where the one that waits
 has a heavy fence (`shmstore.memory.ordering`), keeping the compiler from moving them is enough, because that fence acts on this processor;
 else `settle` is a full fence.
 The rare sides have theirs between the same lines as the Python: a wait (wanted, armed, heavy fence, put), a wake-up (armed cleared,
-full fence, wanted), and a look for space (floor, full fence, the acks), beside a subscriber that joins (state, fence, floor).
+full fence, wanted), and a look for space (floor, full fence, the acks), while a subscriber joins (state, fence, floor).
 tests/interleavings/test_compiled_order.py holds both to the same steps.
 
 A process killed between two lines here leaves what one killed between the same lines of the Python leaves: payload, ends, rows
-and slots come before the cursor, behind which nobody looks.
+and slots come before the cursor, behind which no reader looks.
 
 Bounds. Whatever comes from the segment may be forged. An index into ends, rows and slots is taken modulo the number of slots, and
 each of them is mapped twice; an offset in the arena is taken modulo its size, and no length above that size is used.

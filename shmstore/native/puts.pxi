@@ -1,7 +1,7 @@
 # The producer's end: what `shmstore.ring.writer.Writer` does.
 
 cdef inline void write(Mapped at, int64_t i, bytes payload, int64_t size, int64_t end, int64_t rows) noexcept:
-    """Write payload, end, rows and slot of an event of one row, at slot `i`, where nobody looks yet; it ends at `end`."""
+    """Write payload, end, rows and slot of an event of one row, at slot `i`, where no reader looks yet; it ends at `end`."""
     cdef Slot* slot = at.slots + i
     memcpy(at.arena + (end - size) % at.arena_size, PyBytes_AS_STRING(payload), size)
     at.ends[i] = end

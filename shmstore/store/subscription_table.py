@@ -339,7 +339,8 @@ class SubscriptionTable:
             if self._words[STATE_OF[entry]] == FREE:
                 return entry
         raise StoreError(
-            f"store {self._segment.name!r} has {SUBSCRIPTIONS - 1} subscriptions, the most that it can have: forget one with `{forgetting(self._segment.name, 'NAME')}`"
+            f"store {self._segment.name!r} has {SUBSCRIPTIONS - 1} subscriptions, the most that it can have: "
+            f"forget one with `{forgetting(self._segment.name, 'NAME')}`"
         )
 
     def _owned(self, entry: int) -> ExitStack:

@@ -27,8 +27,8 @@ def add(commands: Commands) -> None:
         "  shmstore top",
         "Keys: n the next store, s sort the tables by another figure, f filter tables and events, p hold the list of events, x ask "
         "for a snapshot, u forget the reader that the cursor is on, P pause or resume the producer, R that reader (these "
-        "three ask first), q quit. It needs the right to read the stores, and for x, u, P and R the right to write. In the ring ► is put, | the end of the log, a and A the ack and get of the first "
-        "reader, b and B those of the second. Needs the extra `top`.",
+        "three ask first), q quit. It needs the right to read the stores, and for x, u, P and R the right to write. "
+        "In the ring ► is put, | the end of the log, a and A the ack and get of the first reader, b and B those of the second. Needs the extra `top`.",
         store=False,
     )
     add_stores(sub)
