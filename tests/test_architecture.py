@@ -80,7 +80,7 @@ LAYERS = {
     ),
     "shmstore.consumer.monitoring": ("health table_counts", "metrics"),
     "shmstore.consumer.serving": ("access audit capacity", "http_server"),
-    "shmstore.consumer.spark": ("callbacks options spark_version", "decode", "source", "replicate"),
+    "shmstore.consumer.spark": ("callbacks options query_errors spark_version", "decode", "source", "replicate"),
     "shmstore.consumer.remote": ("address protocol events", "batch link", "subscription", "store"),
     "shmstore.consumer.flight": ("settings login connections metrics tables", "endpoint", "sessions", "server", "process"),
     "shmstore.consumer.queues": (
