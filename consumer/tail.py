@@ -13,7 +13,8 @@ from typing import BinaryIO
 
 from shmstore import Batch, ShmStoreError, StoreView
 from shmstore.consumer.consumer import Consumer
-from shmstore.consumer.formats.formatter import Formatter, dump
+from shmstore.consumer.formats.formatter import Formatter
+from shmstore.consumer.formats.json_text import dump
 from shmstore.consumer.table_choice import TableChoice
 from shmstore.event import Event
 from shmstore.start_position import Start

@@ -172,7 +172,7 @@ OWNERS = {
     "psycopg": ("consumer/copies/",),
     "pyiceberg": ("consumer/copies/reading/arrow_copies.py",),
     "google": ("consumer/wire/protocol/",),
-    "orjson": ("consumer/formats/formatter.py",),
+    "orjson": ("consumer/formats/json_text.py",),
     "confluent_kafka": ("consumer/queues/kafka.py", "consumer/queues/kafka_readers.py"),
     "nats": ("consumer/queues/nats_stream.py",),
     "pika": ("consumer/queues/rabbitmq.py",),

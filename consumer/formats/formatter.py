@@ -11,14 +11,12 @@ document with the statement in json and canal; debezium and maxwell have none fo
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
-
-import orjson
 
 from shmstore.consumer.formats import canal, debezium, maxwell, own
 from shmstore.consumer.formats.context import Context
+from shmstore.consumer.formats.json_text import dump
 from shmstore.event import EntryType, Event
 
 _SHAPES: Final = {
@@ -28,17 +26,6 @@ _SHAPES: Final = {
     "maxwell": maxwell.documents,
 }
 FORMATS: Final = tuple(_SHAPES)
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
-def dump(document: Mapping[str, Any]) -> bytes:
-    """Return a document as JSON in UTF-8."""
-    try:
-        return orjson.dumps(document)
-    except (
-        TypeError
-    ):  # an integer of more than 64 bits, or text that is no Unicode: that becomes an escape, which JSON reads back
-        return _encode(document).encode("utf-8", "backslashreplace")
 
 
 class Formatter:

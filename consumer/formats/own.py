@@ -6,12 +6,13 @@ else ddl, statement, begin, end or heartbeat.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
 from shmstore.consumer.formats.context import STATEMENTS, Context, Convert
 from shmstore.consumer.formats.ddl_target import ddl_target
+from shmstore.consumer.formats.json_text import dump_rows
 from shmstore.consumer.formats.values import NUMBERS, text_or_base64, utc_text, value_text
 from shmstore.event import ABSENT, Column, EntryType, Event, EventType, TableSchema
 from shmstore.sources import sources_text
@@ -44,6 +45,21 @@ def _image(columns: tuple[tuple[str, Convert | None], ...], values: tuple[Any, .
         for (name, convert), value in zip(columns, values, strict=True)
         if value is not ABSENT
     }
+
+
+def image_texts(table: TableSchema, present: Sequence[int] | None, rows: Sequence[Sequence[Any]]) -> list[bytes]:
+    """Return row images of `table` as JSON in UTF-8; they hold the columns at `present`, all where that is None.
+
+    Column by column: what a type needs is looked up once a column, not once a cell.
+    """
+    columns = _values(table) if present is None else [_values(table)[i] for i in present]
+    if not columns:
+        return [b"{}"] * len(rows)
+    cells = [
+        values if convert is None else [value if value is None or type(value) is str else convert(value) for value in values]
+        for (_, convert), values in zip(columns, zip(*rows, strict=True), strict=False)
+    ]
+    return dump_rows([name for name, _ in columns], zip(*cells, strict=True))
 
 
 def documents(event: Event, context: Context) -> Iterator[dict[str, Any]]:

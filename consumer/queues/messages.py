@@ -25,7 +25,8 @@ from shmstore import Row
 from shmstore.consumer.formats import debezium
 from shmstore.consumer.formats.canal_values import Values, renderings
 from shmstore.consumer.formats.context import STATEMENTS
-from shmstore.consumer.formats.formatter import Formatter, dump
+from shmstore.consumer.formats.formatter import Formatter
+from shmstore.consumer.formats.json_text import dump
 from shmstore.consumer.formats.key_change import filled, key_changes
 from shmstore.consumer.queues.canal_routing import CanalRouting
 from shmstore.consumer.queues.queue import Message

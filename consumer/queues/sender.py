@@ -24,7 +24,7 @@ from typing import Any, Final
 from shmstore import Batch, EventStore, Position, PositionNotFound
 from shmstore.atomic_file import replace
 from shmstore.consumer.consumer import Consumer
-from shmstore.consumer.formats.formatter import dump
+from shmstore.consumer.formats.json_text import dump
 from shmstore.consumer.monitoring.counters import Counters, figure
 from shmstore.consumer.queues.messages import MessageOptions, Messages
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, Queue, QueueUnreachable

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from shmstore.consumer.collector import no_collector
 from shmstore.consumer.copies.ddl import actions
-from shmstore.consumer.spark.decode import json_text
+from shmstore.consumer.formats.own import image_texts
 from shmstore.consumer.spark.decode.conversion import converted
 from shmstore.consumer.spark.decode.lineage import Names, places_in
 from shmstore.consumer.spark.decode.schema import SOURCE_TYPE, arrow_schema, schema_of
@@ -313,9 +313,9 @@ class _Texts:
         group[2].extend(rows)
 
     def array(self, count: int) -> pa.Array:
-        texts: list[str | None] = [None] * count
+        texts: list[bytes | None] = [None] * count
         for (_, present), (table, at, rows) in self._groups.items():
-            for i, printed in zip(at, json_text.printer(table, present)(rows), strict=True):
+            for i, printed in zip(at, image_texts(table, present, rows), strict=True):
                 texts[i] = printed
         return pa.array(texts, pa.string())
 
