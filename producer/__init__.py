@@ -8,7 +8,8 @@ import typing
 from shmstore import lazy_names
 
 if typing.TYPE_CHECKING:
-    from shmstore.home.snapshots import Progress, cancel_snapshot, snapshot_status, snapshot_waits
+    from shmstore.home.snapshot_progress import Progress
+    from shmstore.home.snapshots import cancel_snapshot, snapshot_status, snapshot_waits
     from shmstore.producer.doctor import Finding, check_server, tables_of
     from shmstore.producer.doctor_running import check_running
     from shmstore.producer.errors import (
@@ -70,7 +71,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names.of(
     __name__,
     {
-        "shmstore.home.snapshots": "Progress cancel_snapshot snapshot_status snapshot_waits",
+        "shmstore.home.snapshot_progress": "Progress",
+        "shmstore.home.snapshots": "cancel_snapshot snapshot_status snapshot_waits",
         "shmstore.producer.doctor": "Finding check_server tables_of",
         "shmstore.producer.doctor_running": "check_running",
         "shmstore.producer.errors": "AnonymousTransactions ChecksumMismatch LinkLost LoginRefused PatternError PrivilegeMissing ServerBehind "

@@ -127,10 +127,8 @@ PUBLIC = {
         "CopiesAside CopiesBatch batches_path copies_aside filters_kept keep_aside keep_batch keep_filter keep_planned kept_aside kept_batch "
         "opened planned_end"
     ),
-    "shmstore.home.snapshots": (
-        "ENTERED Progress ProgressFile REPLACING SnapshotRequest TableProgress Task cancel_snapshot new_id "
-        "request_snapshot snapshot_status snapshot_waits"
-    ),
+    "shmstore.home.snapshot_progress": "ENTERED Progress REPLACING SnapshotRequest TableProgress Task",
+    "shmstore.home.snapshots": "ProgressFile cancel_snapshot new_id request_snapshot snapshot_status snapshot_waits",
     "shmstore.memory.deadline": "RETURN_SECONDS retried",
     "shmstore.memory.layout": "DISARMED SUBSCRIPTIONS SlotFlag header_word",
     "shmstore.native": "pure_python",

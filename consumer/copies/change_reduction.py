@@ -28,7 +28,7 @@ from shmstore.encoding.arrow import PartialImage, ZeroDate
 from shmstore.encoding.arrow_rows import StoredEvents, index_events, partial_images
 from shmstore.encoding.codec import Header, decode_schema
 from shmstore.event import Column, EntryType, EventType, TableSchema
-from shmstore.home.snapshots import REPLACING
+from shmstore.home.snapshot_progress import REPLACING
 from shmstore.sql.names import folded, places_of, same
 
 VALID_FROM, VALID_TO, CURRENT, SEQ = "_valid_from", "_valid_to", "_current", "_seq"

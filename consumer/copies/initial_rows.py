@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from shmstore import ShmStoreError, StoreView
 from shmstore.clock import calendar_ms
 from shmstore.consumer.copies.copied_tables import CopiedTables
-from shmstore.home.snapshots import Progress, new_id, request_snapshot, snapshot_status
+from shmstore.home.snapshot_progress import Progress
+from shmstore.home.snapshots import new_id, request_snapshot, snapshot_status
 from shmstore.units import span
 
 _LOOK_SECONDS = 1.0

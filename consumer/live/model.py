@@ -32,7 +32,7 @@ from shmstore.consumer.live.figures import (
     Waiting,
 )
 from shmstore.consumer.monitoring.health import HealthFinding, findings
-from shmstore.home.snapshots import Progress
+from shmstore.home.snapshot_progress import Progress
 from shmstore.store.remembered import RememberedStore
 from shmstore.units import moment, quantity, span
 

@@ -19,7 +19,8 @@ from shmstore.consumer.live.model import Model, Reading, TableFigures
 from shmstore.consumer.monitoring.metrics import look
 from shmstore.consumer.monitoring.table_counts import Counting, TableCounts
 from shmstore.home.home import Home
-from shmstore.home.snapshots import Progress, snapshot_status
+from shmstore.home.snapshot_progress import Progress
+from shmstore.home.snapshots import snapshot_status
 from shmstore.store.remembered import Homes
 
 PERIOD: Final = 1.0  # seconds between two readings

@@ -24,7 +24,8 @@ from shmstore.clock import calendar_ms
 from shmstore.encoding.codec import encode_batch
 from shmstore.event import FILTERS_CHANGED
 from shmstore.home.acks import checkpoints_in
-from shmstore.home.snapshots import ENTERED, ProgressFile, SnapshotRequest, new_id
+from shmstore.home.snapshot_progress import ENTERED, SnapshotRequest
+from shmstore.home.snapshots import ProgressFile, new_id
 from shmstore.patterns.table_patterns import exactly
 from shmstore.producer.errors import SettingsError
 from shmstore.producer.filters.changed import Name, TablesChanged

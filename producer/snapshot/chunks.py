@@ -18,7 +18,7 @@ import time
 from collections import deque
 
 from shmstore import Position
-from shmstore.home.snapshots import Task
+from shmstore.home.snapshot_progress import Task
 from shmstore.producer.connection.prepared import SelectRows
 from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.errors import LinkLost

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from shmstore import SourceError
 from shmstore.clock import calendar_ms
-from shmstore.home.snapshots import ENTERED, SnapshotRequest, new_id
+from shmstore.home.snapshot_progress import ENTERED, SnapshotRequest
+from shmstore.home.snapshots import new_id
 from shmstore.patterns.linear_regex import PatternRefused
 from shmstore.patterns.table_patterns import Patterns
 from shmstore.producer.connection.server import SourceServer

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shmstore import EventStore
-from shmstore.home.snapshots import Progress, ProgressFile, SnapshotRequest, TableProgress, Task
+from shmstore.home.snapshot_progress import Progress, SnapshotRequest, TableProgress, Task
+from shmstore.home.snapshots import ProgressFile
 
 
 class KeptProgress:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from shmstore import EventStore, EventType
 from shmstore.encoding.codec import Packed, pack, unpack_rows
-from shmstore.home.snapshots import SnapshotRequest
+from shmstore.home.snapshot_progress import SnapshotRequest
 from shmstore.producer.connection.prepared import SelectRows
 from shmstore.producer.snapshot.chunks import Chunk
 from shmstore.producer.snapshot.read_events import ReadEvents

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from shmstore import EventStore, Position, SourceError
 from shmstore.encoding.codec import encode_schema
 from shmstore.home.acks import checkpoints_in
-from shmstore.home.snapshots import Progress, TableProgress, Task
+from shmstore.home.snapshot_progress import Progress, TableProgress, Task
 from shmstore.producer import gtid
 from shmstore.producer.connection.backoff import Backoff
 from shmstore.producer.connection.prepared import SelectRows

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from shmstore import UnsupportedEvent
 from shmstore.clock import calendar_ms
 from shmstore.encoding.codec import decode_schema, encode_schema
-from shmstore.home.snapshots import SnapshotRequest, Task
+from shmstore.home.snapshot_progress import SnapshotRequest, Task
 from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.filters.part import Part
 from shmstore.producer.filters.table_filter import TablePlan

@@ -14,7 +14,8 @@ import pytest
 from shmstore import Checkpoint, CheckpointFile, Column, EntryType, Event, EventType, Position, StoreError
 from shmstore.atomic_file import replace
 from shmstore.home.home import Home
-from shmstore.home.snapshots import Progress, ProgressFile
+from shmstore.home.snapshot_progress import Progress
+from shmstore.home.snapshots import ProgressFile
 from shmstore.producer.schema.history import SchemaHistory
 
 

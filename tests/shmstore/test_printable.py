@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shmstore.cli import log_lines
 from shmstore.cli.commands import snapshot
 from shmstore.cli.log_lines import JsonLines
-from shmstore.home.snapshots import Progress, SnapshotRequest, Task
+from shmstore.home.snapshot_progress import Progress, SnapshotRequest, Task
 from shmstore.units import TextLines, lines_of, printable
 
 HOSTILE = "t\n2026-01-01 ERROR producer: forged\x1b[2J\x9b2J\u202e\u2028\r\x00"

@@ -15,7 +15,7 @@ from shmstore.patterns.table_patterns import FORMS as TABLE_FORMS
 from shmstore.units import printable
 
 if TYPE_CHECKING:
-    from shmstore.home.snapshots import Progress, Task
+    from shmstore.home.snapshot_progress import Progress, Task
 
 TAKES_UP = 4.0  # seconds that a producer may take to see a request
 

@@ -23,7 +23,7 @@ from shmstore.consumer.live.model import (
     TableFigures,
     catch_up,
 )
-from shmstore.home.snapshots import Progress, TableProgress, Task
+from shmstore.home.snapshot_progress import Progress, TableProgress, Task
 from shmstore.store.remembered import RememberedStore
 
 NOW = 1_700_000_000_000

@@ -40,7 +40,8 @@ from shmstore.consumer.live.web import HEADERS, Web, warnings
 from shmstore.consumer.serving.access import Login
 from shmstore.home import audit
 from shmstore.home.home import Home
-from shmstore.home.snapshots import Progress, ProgressFile
+from shmstore.home.snapshot_progress import Progress
+from shmstore.home.snapshots import ProgressFile
 from tests.consumer.live.test_model import stat
 
 COLUMNS = (Column("id", "bigint"), Column("note", "varchar"))

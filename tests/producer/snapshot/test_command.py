@@ -13,7 +13,8 @@ from shmstore import Column, EntryType, Event, EventStore, EventType, Position, 
 from shmstore.cli.main import main
 from shmstore.home.definitions import Definition, DefinitionsFile
 from shmstore.home.home import Home
-from shmstore.home.snapshots import ProgressFile, SnapshotRequest, TableProgress
+from shmstore.home.snapshot_progress import SnapshotRequest, TableProgress
+from shmstore.home.snapshots import ProgressFile
 from shmstore.producer import Progress, SettingsError, load_settings
 
 

@@ -19,7 +19,8 @@ import pytest
 from shmstore import Checkpoint, CheckpointFile, Event, EventStore, EventType, Position, SourceError, StoreError, producer
 from shmstore.cli.commands.snapshot import page
 from shmstore.home.home import Home
-from shmstore.home.snapshots import Progress, ProgressFile, SnapshotRequest, TableProgress
+from shmstore.home.snapshot_progress import Progress, SnapshotRequest, TableProgress
+from shmstore.home.snapshots import ProgressFile
 from shmstore.producer.connection.prepared import SelectRows
 from shmstore.producer.settings import Settings
 from shmstore.producer.snapshot import runner

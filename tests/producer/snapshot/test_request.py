@@ -17,7 +17,8 @@ from shmstore import ABSENT, EntryType, Event, EventStore, EventType, producer
 from shmstore.cli.commands.snapshot import page
 from shmstore.consumer.formats.formatter import format_event
 from shmstore.home.home import Home
-from shmstore.home.snapshots import Progress, ProgressFile, SnapshotRequest
+from shmstore.home.snapshot_progress import Progress, SnapshotRequest
+from shmstore.home.snapshots import ProgressFile
 from shmstore.producer.errors import PatternError
 from tests.producer.running import Running, end_of_log, events_of, execute, remove, running, store_name, wait_for
 from tests.producer.snapping import Copy, copied, fill, finished, killable, lately, select, states

@@ -19,7 +19,8 @@ from shmstore.home import home as homes
 from shmstore.home.acks import NOWHERE
 from shmstore.home.definitions import DefinitionsFile
 from shmstore.home.home import Home
-from shmstore.home.snapshots import Progress, ProgressFile
+from shmstore.home.snapshot_progress import Progress
+from shmstore.home.snapshots import ProgressFile
 from tests.shmstore.samples import begin, end
 
 pytestmark = pytest.mark.usefixtures("either_way")

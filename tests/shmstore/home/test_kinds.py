@@ -24,7 +24,8 @@ from shmstore.home.definitions import DefinitionsFile, sources_of
 from shmstore.home.home import LOCK, Home
 from shmstore.home.kinds import KINDS, files_of, problems
 from shmstore.home.reader_state import CopiesBatch, keep_aside, keep_batch, keep_filter, keep_planned
-from shmstore.home.snapshots import Progress, ProgressFile, SnapshotRequest
+from shmstore.home.snapshot_progress import Progress, SnapshotRequest
+from shmstore.home.snapshots import ProgressFile
 from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.in_force import FiltersFile, InForce, filters_of

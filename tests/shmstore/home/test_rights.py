@@ -14,7 +14,8 @@ import pytest
 from shmstore import Checkpoint, CheckpointFile, EventStore, Position, StoreError, StoreView
 from shmstore.home.home import Home
 from shmstore.home.kinds import files_of
-from shmstore.home.snapshots import ProgressFile, SnapshotRequest
+from shmstore.home.snapshot_progress import SnapshotRequest
+from shmstore.home.snapshots import ProgressFile
 from tests.shmstore.test_users import GROUP, MEMBER, OWNER, User, user
 
 __all__ = ["user"]
