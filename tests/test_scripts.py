@@ -13,7 +13,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from scripts.benchmarks import chart, growth, measure
+from scripts.benchmarks import chart, measure
+from scripts.benchmarks.producer import growth
 
 ROOT = Path(__file__).resolve().parent.parent
 SVG = "{http://www.w3.org/2000/svg}"

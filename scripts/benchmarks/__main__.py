@@ -10,10 +10,15 @@ from pathlib import Path
 
 from scripts.benchmarks import chart, measure
 
-BENCHES = (
-    *("store", "decode", "pipeline", "snapshot", "verify", "serve", "queue", "flight", "spark", "tables", "growth", "memory"),
-    *("filters", "log", "start", "copies", "database_copies"),
-)
+ROOMS = {  # a folder -> its benches, which are its modules
+    "ring": ("store", "log"),
+    "producer": ("decode", "filters", "pipeline", "growth", "memory", "snapshot", "verify"),
+    "consumer": ("serve", "queue", "flight"),
+    "copies": ("copies", "database_copies"),
+    "spark": ("spark", "tables"),
+    "commands": ("start",),
+}
+BENCHES = {bench: room for room, benches in ROOMS.items() for bench in benches}
 CHOOSY = tuple(name for name in BENCHES if name != "spark")  # that take --only
 PEERS = {
     "store": ("pyzmq", "faster-fifo", "iceoryx2", "redis"),
@@ -30,9 +35,24 @@ def main() -> int:
         description="Measure the project and its peers in one run on one machine. Figures are medians; only the ratios carry over to another machine.",
         epilog="Example: scripts/bench store --runs 5 --json store.json",
     )
-    parser.add_argument("bench", nargs="*", metavar="BENCH", help=f"any of: {', '.join(BENCHES)} (default: all that exist)")
+    parser.add_argument("bench", nargs="*", metavar="BENCH", help=f"any of: {', '.join(BENCHES)} (default: all)")
     parser.add_argument("--runs", type=int, default=5, help="runs of each case, of which the median is shown (default 5)")
-    parser.add_argument("--quick", action="store_true", help="a fifth of the events: to see that it runs, not to quote")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument(
+        *("--quick",),
+        action="store_const",
+        dest="size",
+        const=measure.QUICK,
+        default=measure.WHOLE,
+        help="a fifth of the events: for a look, not to quote",
+    )
+    size.add_argument(
+        *("--smallest",),
+        action="store_const",
+        dest="size",
+        const=measure.SMALLEST,
+        help="so few events that the figures say nothing, and no peers: shows that a bench works",
+    )
     parser.add_argument(
         "--only",
         nargs="+",
@@ -99,11 +119,12 @@ def _measure(options: argparse.Namespace, parser: argparse.ArgumentParser) -> li
     taken: list[measure.Measurement] = []
     measure.say(f"machine: {measure.machine()}")
     for name in options.bench or BENCHES:
-        if not Path(__file__).with_name(f"{name}.py").exists():
-            parser.error(f"bench {name!r} is not there yet")
-        _install(PEERS.get(name, ()))
+        if options.size.peers:
+            _install(PEERS.get(name, ()))
         only = {"chosen": options.case} if options.case else {}
-        measured = importlib.import_module(f"scripts.benchmarks.{name}").measure_all(options.runs, options.quick, **only)
+        measured = importlib.import_module(f"scripts.benchmarks.{BENCHES[name]}.{name}").measure_all(
+            options.runs, options.size, **only
+        )
         taken += [m if isinstance(m, measure.Measurement) else measure.Measurement(**m) for m in measured]
     if not taken:
         parser.error(f"no case was chosen: none holds all of {' '.join(options.only or options.case or ())!r}")

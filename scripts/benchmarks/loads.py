@@ -102,7 +102,7 @@ def _bulk(cursor: Any, connection: Any, table: str, shape: str, values: list[tup
     marks = ", ".join(["%s"] * len(values[0]))
     insert = f"INSERT INTO {table} ({_columns(shape)}) VALUES ({marks})"
     changed = 0
-    for i in range(rows // 2 // 200):
+    for i in range(max(1, rows // 2 // 200)):
         cursor.executemany(insert, [values[(i * 200 + j) % len(values)] for j in range(200)])
         changed += 200
         if i % 10 == 9:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -48,6 +48,28 @@ def machine() -> str:
         memory = 0
     return f"{model}, {os.cpu_count()} cores, {memory} GiB, Linux {platform.release()}, Python {platform.python_version()}"
 
+
+Case = TypeVar("Case")
+
+
+class Size(NamedTuple):
+    """How much a run measures: the part of the usual rows or events, on which kinds of servers, and whether the peers are measured too."""
+
+    scale: float
+    kinds: tuple[str, ...] = ("mariadb", "mysql")
+    peers: bool = True
+
+    def of(self, count: int, step: int = 1) -> int:
+        """Return this part of `count`, in whole steps: at least one."""
+        return max(step, int(count * self.scale) // step * step)
+
+    def some(self, cases: Iterable[Case]) -> list[Case]:
+        """Return all cases; the first one where it is enough that they work."""
+        return list(cases)[: None if self.peers else 1]
+
+
+WHOLE, QUICK = Size(1.0), Size(0.2)
+SMALLEST = Size(0.001, ("mariadb",), peers=False)
 
 _only: list[str] = []
 
@@ -100,13 +122,13 @@ def table(measurements: list[Measurement], subject: str = "shmstore") -> str:
     """Return the measurements as text: a line each, with the ratio of `subject` to each peer in the same case."""
     ours = {(m.bench, m.case, m.metric): m.median for m in measurements if m.subject == subject}
     lines = [
-        f"{'bench':9} {'case':16} {'subject':22} {'metric':14} {'median':>14} {'min':>14} {'max':>14} unit{'':12} {subject} / it"
+        f"{'bench':15} {'case':16} {'subject':22} {'metric':14} {'median':>14} {'min':>14} {'max':>14} unit{'':12} {subject} / it"
     ]
     for m in measurements:
         reference = ours.get((m.bench, m.case, m.metric))
         ratio = f"{reference / m.median:8.2f}x" if reference and m.median and not m.subject.startswith(subject) else ""
         lines.append(
-            f"{m.bench:9} {m.case:16} {m.subject:22} {m.metric:14} {number(m.median):>14} {number(m.min):>14} {number(m.max):>14} {m.unit:16} {ratio}"
+            f"{m.bench:15} {m.case:16} {m.subject:22} {m.metric:14} {number(m.median):>14} {number(m.min):>14} {number(m.max):>14} {m.unit:16} {ratio}"
         )
     return "\n".join(lines)
 

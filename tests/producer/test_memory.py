@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.benchmarks import growth, memory
+from scripts.benchmarks.producer import growth, memory
 from tests.servers.server import start_server
 
 

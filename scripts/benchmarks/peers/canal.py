@@ -20,19 +20,21 @@ from tests.servers.server import Server, ServerUnavailable, start_server
 Client = Callable[[int, str], Any]
 
 
-def measure_all(runs: int, scale: float, client: Client, count: Callable[[Any], int], serving: Any) -> list[measure.Measurement]:
+def measure_all(
+    runs: int, size: measure.Size, client: Client, count: Callable[[Any], int], serving: Any
+) -> list[measure.Measurement]:
     """Measure every load; `client` connects one to (port, destination), `count` gives the rows of an answer, `serving` starts our server.
 
     Says why Canal is left out where it cannot be had.
     """
     taken: list[measure.Measurement] = []
-    cases = [case for case in loads.CASES if measure.wanted(f"binlog/{case}")]
+    cases = [case for case in size.some(loads.CASES) if measure.wanted(f"binlog/{case}")]
     if not cases:
         return taken
     with start_server("mariadb") as server:
         for case in cases:
-            load = loads.write(server, case, scale)
-            for subject, run in (("shmstore", _ours), ("Canal", _canals)):
+            load = loads.write(server, case, size.scale)
+            for subject, run in (("shmstore", _ours), ("Canal", _canals))[: None if size.peers else 1]:
                 try:
                     pairs = [run(server, load, client, count, serving) for _ in range(runs)]
                 except ServerUnavailable as error:

@@ -8,13 +8,15 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
+from scripts.benchmarks import measure
+from scripts.benchmarks.consumer import queue as bench
 from shmstore import EventStore
 from shmstore.consumer.queues.kafka import Kafka
 from shmstore.consumer.queues.kinds import QueueConnection, make
@@ -369,3 +371,15 @@ def test_a_foreign_record_for_our_key(kafka_broker: Broker) -> None:
     with pytest.raises(QueueRefused, match="no mark"):
         Kafka(kafka_broker.address, "s/foreign2").open()
     queue.close()
+
+
+def test_the_bench_measures(kafka_broker: Broker, mariadb: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`scripts/bench queue`: the smallest run, on a server and a broker that other tests share, has rates."""
+    monkeypatch.setattr(bench, "kafka", lambda options: nullcontext(kafka_broker))
+    monkeypatch.setattr(bench, "start_server", lambda kind: nullcontext(mariadb))
+    try:
+        found = bench.measure_all(1, measure.SMALLEST)
+    finally:
+        execute(mariadb, "bench", "DROP DATABASE bench")
+    assert {m.subject for m in found} == {"shmstore json", "bare loop"}
+    assert all(m.median > 0 for m in found)

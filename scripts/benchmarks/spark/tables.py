@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from scripts.benchmarks import measure
-from scripts.benchmarks.snapshot import _seconds_of, fill
-from scripts.benchmarks.spark import _session
+from scripts.benchmarks.producer.snapshot import _seconds_of, fill
+from scripts.benchmarks.spark.spark import _session
 from shmstore import EventStore, StoreNotFound, producer
 from shmstore.consumer.spark import read_table
 from shmstore.producer.snapshot import server_tables
@@ -76,38 +76,39 @@ def _produce(settings: producer.Settings, stop: Any) -> None:
     producer.run(settings, stop.is_set)
 
 
-def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
+def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     """Measure every case on MariaDB and MySQL; return the measurements."""
     taken: list[measure.Measurement] = []
     with _session(fast=True) as spark:
-        for kind in ("mariadb", "mysql"):
-            cases = [case for case in _ROWS if measure.wanted(f"{case}/{kind}")]
+        for kind in size.kinds:
+            cases = [case for case in size.some(_ROWS) if measure.wanted(f"{case}/{kind}")]
             if not cases:
                 continue
-            spark.sql(f"ADD JAR 'ivy://{_DRIVERS[kind][1]}?transitive=false'")
+            if size.peers:
+                spark.sql(f"ADD JAR 'ivy://{_DRIVERS[kind][1]}?transitive=false'")
             with start_server(kind) as server:
                 for case in cases:
-                    taken += _measure(spark, server, kind, case, runs, quick)
+                    taken += _measure(spark, server, kind, case, runs, size)
     return taken
 
 
-def _measure(spark: Any, server: Server, kind: str, case: str, runs: int, quick: bool) -> list[measure.Measurement]:
+def _measure(spark: Any, server: Server, kind: str, case: str, runs: int, size: measure.Size) -> list[measure.Measurement]:
     subjects: dict[str, _Read] = {
         "shmstore 2 partitions": partial(_parts, parts=2),
-        "shmstore 1 partition": partial(_parts, parts=1),
         "ring": _ring,
-        "jdbc 2 partitions": partial(_jdbc, kind=kind, parts=2),
-        "jdbc 1 partition": partial(_jdbc, kind=kind, parts=1),
     }
-    table, rows = fill(server, case, _ROWS[case] // (4 if quick else 1))
+    if size.peers:
+        subjects["shmstore 1 partition"] = partial(_parts, parts=1)
+        subjects |= {f"jdbc {parts} partition{'s' * (parts > 1)}": partial(_jdbc, kind=kind, parts=parts) for parts in (2, 1)}
+    table, rows = fill(server, case, size.of(_ROWS[case]))
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in subjects}
     with tempfile.TemporaryDirectory() as state, _Case(spark, server, table, rows, state) as about:
-        for run in range(runs + 1):  # the first warms the JVM; they take turns
+        for run in range(runs + size.peers):  # the first warms the JVM; they take turns
             for name, read in subjects.items():
                 own, theirs = _family_seconds(), _seconds_of(server.pid)
                 seconds = read(about)
                 used = _family_seconds() - own, _seconds_of(server.pid) - theirs
-                if run:
+                if run or not size.peers:
                     found[name].append((rows / seconds, used[0] * 1e6 / rows, used[1] * 1e6 / rows))
     taken = []
     for name, figures in found.items():

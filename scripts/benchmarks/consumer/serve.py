@@ -51,16 +51,15 @@ _NARROW = TableSchema(
 _FETCH_KIB = 1024
 
 
-def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
+def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     """Run every case; return the measurements."""
-    scale = 0.2 if quick else 1.0
     taken: list[measure.Measurement] = []
 
     def add(case: str, subject: str, unit: str, rates: list[float]) -> None:
         taken.append(measure.of("serve", case, subject, "throughput", unit, rates))
         measure.say(f"serve {case} {subject}: {measure.number(taken[-1].median)} {unit}")
 
-    taken += canal.measure_all(max(1, runs // 2), scale, lambda port, name: _Client(port, name, 1001), _count, _serving)
+    taken += canal.measure_all(max(1, runs // 2), size, lambda port, name: _Client(port, name, 1001), _count, _serving)
     for case, table, rows, count in (
         ("bulk", _WIDE, 500, 600_000),
         ("bulk/4 cols", _NARROW, 500, 600_000),
@@ -68,7 +67,7 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
     ):
         if not measure.wanted(case):
             continue
-        total = int(count * scale)
+        total = size.of(count, 4)
         for subject, kind in (("shmstore", "plain"), ("shmstore parsing", "parsing"), ("own reader", "own")):
             if kind == "parsing":
                 total //= 4
@@ -81,7 +80,7 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
         "64 clients",
         "shmstore",
         "rows/s",
-        [_one_case(_WIDE, 500, int(60_000 * scale), "plain", 62) for _ in range(max(1, runs // 2))],
+        [_one_case(_WIDE, 500, size.of(60_000), "plain", 62 if size.peers else 3) for _ in range(max(1, runs // 2))],
     )
     return taken
 

@@ -33,23 +33,23 @@ print(*getattr(importlib.import_module(module), reader)(int(sys.argv[3]), load, 
 """
 
 
-def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
+def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     """Measure every case on MariaDB and MySQL; return the measurements."""
     taken: list[measure.Measurement] = []
-    for kind in ("mariadb", "mysql"):
-        cases = [case for case in loads.CASES if measure.wanted(f"{case}/{kind}")]
+    for kind in size.kinds:
+        cases = [case for case in size.some(loads.CASES) if measure.wanted(f"{case}/{kind}")]
         if not cases:
             continue
         with start_server(kind) as server:
             for case in cases:
-                load = loads.write(server, case, 0.2 if quick else 1.0)
+                load = loads.write(server, case, size.scale)
                 name = case if kind == "mariadb" else f"{case}/mysql"
                 for subject, reader, pure in (
                     ("raw dump", read_raw, "0"),
                     ("shmstore", read_shmstore, "0"),
                     ("shmstore-pure", read_shmstore, "1"),
                     ("mysql-replication", read_library, "0"),
-                ):
+                )[: None if size.peers else 3]:
                     rates = several(runs, reader, server.port, load, pure)
                     for metric, unit, values in zip(
                         ("throughput", "throughput/cpu"), ("rows/s", "rows/CPU s"), zip(*rates, strict=True), strict=True

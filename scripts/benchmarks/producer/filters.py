@@ -7,7 +7,8 @@ rows, those that pass and those that do not, for each second of the reader's own
 
 from __future__ import annotations
 
-from scripts.benchmarks import decode, loads, measure
+from scripts.benchmarks import loads, measure
+from scripts.benchmarks.producer import decode
 from tests.servers.server import start_server
 
 _CONDITIONS = {
@@ -19,16 +20,16 @@ _CONDITIONS = {
 }
 
 
-def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
+def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     """Measure every case on MariaDB and MySQL; return the measurements."""
     taken: list[measure.Measurement] = []
-    for kind in ("mariadb", "mysql"):
-        cases = [case for case in loads.CASES if measure.wanted(f"{case}/{kind}")]
+    for kind in size.kinds:
+        cases = [case for case in size.some(loads.CASES) if measure.wanted(f"{case}/{kind}")]
         if not cases:
             continue
         with start_server(kind) as server:
             for case in cases:
-                load = loads.write(server, case, 0.2 if quick else 1.0)
+                load = loads.write(server, case, size.scale)
                 shape = case.split("/")[0]
                 subjects = {"no filter": ""} | {
                     f"shmstore {name[len(shape) + 1 :]}": condition

@@ -47,15 +47,15 @@ WHEN NOT MATCHED THEN INSERT VALUES (s.id, s.customer, s.amount, s.placed, s.sta
 """
 
 
-def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
+def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     """Measure PostgreSQL; return the measurements."""
     if not measure.wanted("postgresql"):
         return []
-    keys, batches = (KEYS // 10, 2) if quick else (KEYS, 4)
+    keys, batches, batch = size.of(KEYS, EVENT), 4 if size.scale == 1 else 2, BATCH if size.peers else 10 * EVENT
     there = [_event(EventType.INSERT, range(first, first + EVENT)) for first in range(0, keys, EVENT)]
-    changed = _changes(keys, batches)
-    events = [[_event(*each) for each in batch] for batch in changed]
-    text = [_lines(batch) for batch in changed]
+    changed = _changes(keys, batches, batch)
+    events = [[_event(*each) for each in events] for events in changed]
+    text = [_lines(events) for events in changed]
     found: dict[str, list[float]] = {"shmstore": [], "by hand": []}
     with start_postgres() as server, tempfile.TemporaryDirectory() as state:
         for _ in range(runs):
@@ -66,11 +66,13 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
                 for number, first in enumerate(range(0, len(there), BATCH // EVENT)):
                     copies.apply(there[first : first + BATCH // EVENT], "bench", number)
                 _run(server, "VACUUM ANALYZE shop.orders", "CHECKPOINT")
-                rate = _ours(copies, events) if subject == "shmstore" else _by_hand(server, text)
+                rate = (
+                    _ours(copies, events, batches * batch) if subject == "shmstore" else _by_hand(server, text, batches * batch)
+                )
                 found[subject].append(rate)
                 target.close()
-            measure.say(f"copies postgresql: {found['shmstore'][-1]:,.0f} rows/s, by hand {found['by hand'][-1]:,.0f}")
-    return [measure.of("copies", "postgresql", subject, "rate", "rows/s", values) for subject, values in found.items()]
+            measure.say(f"database_copies postgresql: {found['shmstore'][-1]:,.0f} rows/s, by hand {found['by hand'][-1]:,.0f}")
+    return [measure.of("database_copies", "postgresql", subject, "rate", "rows/s", values) for subject, values in found.items()]
 
 
 def _run(server: Postgres, *statements: str) -> None:
@@ -92,18 +94,18 @@ def _event(type_: EventType, keys: Any) -> bytes:
     )
 
 
-def _changes(keys: int, batches: int) -> list[list[tuple[EventType, list[int]]]]:
+def _changes(keys: int, batches: int, batch: int) -> list[list[tuple[EventType, list[int]]]]:
     """Batches of events: of each its kind, and the keys of its rows."""
     choose, fresh, found = random.Random(1), keys, []
     for _ in range(batches):
-        batch = []
-        for number in range(BATCH // EVENT):
+        events = []
+        for number in range(batch // EVENT):
             if number % 10 == 0:
-                batch.append((EventType.UPDATE, [choose.randrange(keys) for _ in range(EVENT)]))
+                events.append((EventType.UPDATE, [choose.randrange(keys) for _ in range(EVENT)]))
             else:
-                batch.append((EventType.INSERT, list(range(fresh, fresh + EVENT))))
+                events.append((EventType.INSERT, list(range(fresh, fresh + EVENT))))
                 fresh += EVENT
-        found.append(batch)
+        found.append(events)
     return found
 
 
@@ -112,18 +114,18 @@ def _lines(batch: list[tuple[EventType, list[int]]]) -> bytes:
     return "".join("\t".join(map(str, _row(key))) + "\n" for key in keys).encode()
 
 
-def _rate(changes: list[Any], apply: Callable[[int, Any], object]) -> float:
+def _rate(changes: list[Any], rows: int, apply: Callable[[int, Any], object]) -> float:
     began = time.perf_counter()
     for number, batch in enumerate(changes, KEYS):
         apply(number, batch)
-    return len(changes) * BATCH / (time.perf_counter() - began)
+    return rows / (time.perf_counter() - began)
 
 
-def _ours(copies: CopySet, events: list[list[bytes]]) -> float:
-    return _rate(events, lambda number, batch: copies.apply(batch, "bench", number))
+def _ours(copies: CopySet, events: list[list[bytes]], rows: int) -> float:
+    return _rate(events, rows, lambda number, batch: copies.apply(batch, "bench", number))
 
 
-def _by_hand(server: Postgres, text: list[bytes]) -> float:
+def _by_hand(server: Postgres, text: list[bytes], rows: int) -> float:
     with psycopg.connect(server.url, password=server.password) as connection:
 
         def apply(number: int, lines: bytes) -> None:
@@ -133,4 +135,4 @@ def _by_hand(server: Postgres, text: list[bytes]) -> float:
                     copy.write(lines)
                 cursor.execute(_MERGE)
 
-        return _rate(text, apply)
+        return _rate(text, rows, apply)

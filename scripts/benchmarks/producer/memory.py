@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from scripts.benchmarks import growth, loads, measure
+from scripts.benchmarks import loads, measure
+from scripts.benchmarks.producer import growth
 from shmstore import EventStore, StoreNotFound
 from tests.servers.server import Server, start_server
 
@@ -47,18 +48,18 @@ with EventStore.attach(name) as store:
 """
 
 
-def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
+def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     """Measure every case on MariaDB and MySQL; return the measurements."""
     taken: list[measure.Measurement] = []
-    for kind in ("mariadb", "mysql"):
-        cases = [case for case in CASES if measure.wanted(f"{case}/{kind}")]
+    for kind in size.kinds:
+        cases = [case for case in size.some(CASES) if measure.wanted(f"{case}/{kind}")]
         if not cases:
             continue
         with start_server(kind, ["--max-allowed-packet=1G"]) as server:
-            growth._numbers(server)
+            growth._numbers(server, 6 if size.peers else 3)
             for case in cases:
-                load = write(server, case, 100_000 if quick else 1_000_000, 3 if quick else 12)
-                peaks = [peak_of_all(server.port, load) for _ in range(1 if quick else min(runs, 2))]
+                load = write(server, case, size.of(1_000_000), size.of(12))
+                peaks = [peak_of_all(server.port, load) for _ in range(min(runs, 2) if size.scale == 1 else 1)]
                 for subject in peaks[0]:
                     name = "shmstore" if subject == "producer" else f"shmstore {subject}"
                     values = [peak[subject] for peak in peaks]

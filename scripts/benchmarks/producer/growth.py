@@ -43,41 +43,42 @@ class Point(NamedTuple):
     transaction: int
 
 
-def points(quick: bool) -> Iterator[Point]:
-    """All points; `quick`: no more than 10^5 rows."""
-    most = 10**5 if quick else 10**7
+def points(size: measure.Size) -> Iterator[Point]:
+    """All points: of a quick run with no more than 10^5 rows, of the smallest with no more than 10^3."""
+    most = 10**7 if size.scale == 1 else 10**5 if size.peers else 10**3
     for rows in (10**3, 10**4, 10**5, 10**6, 10**7):
         if rows <= most:
             yield Point("rows", rows, rows, 1, 1000, 1)
     for tables in (1, 10, 100, 1000):
-        yield Point("tables", tables, min(most, 200_000), tables, 10, 10)
-    for size in (1, 10, 100, 10**3, 10**4, 10**5, 10**6):
-        if size <= most:
-            yield Point("transaction", size, max(size, min(20_000 * size, 200_000)), 1, size, 1)
+        if tables * 100 <= most:
+            yield Point("tables", tables, min(most, 200_000), tables, 10, 10)
+    for rows in (1, 10, 100, 10**3, 10**4, 10**5, 10**6):
+        if rows <= most:
+            yield Point("transaction", rows, max(rows, min(20_000 * rows, most, 200_000)), 1, rows, 1)
 
 
-def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
+def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     """Measure every point on MariaDB and MySQL; return the measurements."""
     taken: list[measure.Measurement] = []
-    for kind in ("mariadb", "mysql"):
-        chosen = [point for point in points(quick) if measure.wanted(f"{point.series}/{point.at}/{kind}")]
+    for kind in size.kinds:
+        chosen = [point for point in size.some(points(size)) if measure.wanted(f"{point.series}/{point.at}/{kind}")]
         if not chosen:
             continue
         with start_server(kind) as server:
-            _numbers(server)
+            _numbers(server, 6 if size.peers else 3)
             for point in chosen:
                 _create(server, point)
                 costs = [_cost(server.port, point) for _ in range(1 if point.rows > 10**6 else runs)]
-                first, cpu, dump, size = zip(*costs, strict=True)
+                first, cpu, dump, bytes_ = zip(*costs, strict=True)
                 start = [(a - b) * point.rows / 1e6 for a, b in zip(first, cpu, strict=True)]
-                byte = [a / b for a, b in zip(cpu, size, strict=True)]
+                byte = [a / b for a, b in zip(cpu, bytes_, strict=True)]
                 for subject, metric, unit, values in (
                     ("shmstore", "cpu", "ns/row", cpu),
                     ("shmstore", "first", "ns/row", first),
                     ("shmstore", "start", "ms", start),
                     ("shmstore", "cpu/byte", "ns/byte", byte),
                     ("raw dump", "cpu", "ns/row", dump),
-                    ("raw dump", "size", "bytes/row", size),
+                    ("raw dump", "size", "bytes/row", bytes_),
                 ):
                     taken.append(measure.of("growth", f"{point.series}/{point.at}/{kind}", subject, metric, unit, values))
                     measure.say(f"growth {taken[-1].case} {subject} {metric}: {measure.number(taken[-1].median)} {unit}")
@@ -109,15 +110,15 @@ def _series(case: str) -> tuple[str, str]:
     return series, kind
 
 
-def _numbers(server: Server) -> None:
-    """Fill a table of the numbers below 10^6."""
+def _numbers(server: Server, digits: int = 6) -> None:
+    """Fill a table of the numbers of at most so many digits."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE IF NOT EXISTS bench")
         cursor.execute("CREATE TABLE bench.digits (d INT PRIMARY KEY)")
         cursor.execute("INSERT INTO bench.digits VALUES (0),(1),(2),(3),(4),(5),(6),(7),(8),(9)")
         cursor.execute("CREATE TABLE bench.numbers (n INT PRIMARY KEY)")
-        terms = " + ".join(f"{10**i} * d{i}.d" for i in range(6))
-        cursor.execute(f"INSERT INTO bench.numbers SELECT {terms} FROM {', '.join(f'bench.digits d{i}' for i in range(6))}")
+        terms = " + ".join(f"{10**i} * d{i}.d" for i in range(digits))
+        cursor.execute(f"INSERT INTO bench.numbers SELECT {terms} FROM {', '.join(f'bench.digits d{i}' for i in range(digits))}")
 
 
 def _create(server: Server, point: Point) -> None:
@@ -148,7 +149,7 @@ def _write(connection: Any, point: Point) -> tuple[str, int]:
 
 def _cost(port: int, point: Point) -> tuple[float, float, float, float]:
     """CPU of a load in ns a row: the producer's the first time and the second, the dump's; and bytes a row. In a process of its own."""
-    code = f"from scripts.benchmarks import growth; print(*growth.read({port}, growth.{point}))"
+    code = f"from scripts.benchmarks.producer import growth; print(*growth.read({port}, growth.{point}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
@@ -161,7 +162,7 @@ def read(port: int, point: Point) -> tuple[float, float, float, int]:
 
     Return the seconds of CPU of each but for the writing, and the bytes of the second.
     """
-    from scripts.benchmarks import decode
+    from scripts.benchmarks.producer import decode
     from shmstore import EventStore, Position
     from shmstore.producer.transactions.buffer import new_buffer
     from shmstore.producer.transactions.decoder import EventDecoder

@@ -26,31 +26,31 @@ import pyarrow as pa
 from pyarrow import flight
 
 from scripts.benchmarks import measure
-from scripts.benchmarks.serve import _WIDE, _transactions
+from scripts.benchmarks.consumer.serve import _WIDE, _transactions
 from shmstore import Consumer, EventStore
 
 BATCH_BYTES = 8 << 20  # of a batch, for all of them
 _TABLE = f"{_WIDE.database}.{_WIDE.table}"
 
 
-def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
+def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     """Run every case; return the measurements."""
-    rows = 200_000 if quick else 1_000_000
+    rows = size.of(1_000_000, 20_000)
     taken: list[measure.Measurement] = []
     with tempfile.TemporaryDirectory(prefix="shmstore-bench-") as state:
         os.environ["SHMSTORE_STATE"] = state
         with (
-            _filled("one", rows) as (name, size),
+            _filled("one", rows) as (name, length),
             _filled("two", rows) as (other, _),
             _server() as port,
-            _bare_server(size) as bare,
+            _bare_server(length) as bare,
         ):
             cases: dict[str, Callable[[], int]] = {
                 "events": lambda: _consume(f"grpc://127.0.0.1:{port}/{name}"),
-                "rows": lambda: _rows(port, name) and size,
+                "rows": lambda: _rows(port, name) and length,
                 "bare flight": lambda: _bytes(bare),
                 "local arrow": lambda: _consume(name, arrow=True),
-                "64 clients": lambda: _many(port, (name, other)),
+                "64 clients": lambda: _many(port, (name, other), 64 if size.peers else 16),
             }
             for case, run in cases.items():
                 if not measure.wanted(case):
@@ -98,7 +98,7 @@ schema = pa.schema([("payload", pa.large_binary())])
 block = pa.record_batch([pa.array([bytes(131072)] * 32, pa.large_binary())], schema=schema)
 class Bare(flight.FlightServerBase):
     def do_get(self, context, ticket):
-        return flight.GeneratorStream(schema, (block for _ in range(int(sys.argv[1]) // (4 << 20))))
+        return flight.GeneratorStream(schema, (block for _ in range(max(1, int(sys.argv[1]) // (4 << 20)))))
 server = Bare("grpc://127.0.0.1:0")
 print(server.port, flush=True)
 sys.stdin.read()
@@ -144,12 +144,13 @@ def _size(batch: pa.RecordBatch) -> int:
     return int(batch.column(0).buffers()[2].size)
 
 
-_MANY = "import sys\nfrom scripts.benchmarks.flight import read_many\nprint(read_many(sys.argv[1], int(sys.argv[2])))\n"
+_MANY = "import sys\nfrom scripts.benchmarks.consumer.flight import read_many\nprint(read_many(sys.argv[1], int(sys.argv[2])))\n"
 
 
-def _many(port: int, stores: tuple[str, str]) -> int:
+def _many(port: int, stores: tuple[str, str], clients: int) -> int:
     words = [
-        [sys.executable, "-c", _MANY, f"grpc://127.0.0.1:{port}/{stores[first // 32]}", str(first)] for first in range(0, 64, 16)
+        [sys.executable, "-c", _MANY, f"grpc://127.0.0.1:{port}/{stores[first // 32]}", str(first)]
+        for first in range(0, clients, 16)
     ]
     readers = [subprocess.Popen(each, stdout=subprocess.PIPE, text=True) for each in words]
     return sum(int(reader.communicate()[0]) for reader in readers)

@@ -17,8 +17,9 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from scripts.benchmarks import decode, loads, measure
+from scripts.benchmarks import loads, measure
 from scripts.benchmarks.peers import debezium
+from scripts.benchmarks.producer import decode
 from shmstore import EventStore, EventType, StoreNotFound
 from tests.servers.server import start_server
 
@@ -26,20 +27,20 @@ _FORK = multiprocessing.get_context("fork")
 READERS = ("shmstore", "shmstore values", "shmstore arrow")
 
 
-def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
+def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     """Measure every case on MariaDB and MySQL; return the measurements."""
     taken: list[measure.Measurement] = []
-    left_out = debezium.missing()
+    left_out = debezium.missing() if size.peers else "no peer is measured"
     if left_out:
         measure.say(f"pipeline: Debezium is left out: {left_out}")
-    for kind in ("mariadb", "mysql"):
-        cases = [case for case in loads.CASES if measure.wanted(f"{case}/{kind}")]
+    for kind in size.kinds:
+        cases = [case for case in size.some(loads.CASES) if measure.wanted(f"{case}/{kind}")]
         others = [case for case in ("latency", "idle") if measure.wanted(f"{case}/{kind}")]
         if not cases and not others:
             continue
         with start_server(kind) as server:
             for case in cases:
-                load = loads.write(server, case, 0.2 if quick else 1.0)
+                load = loads.write(server, case, size.scale)
                 name = case if kind == "mariadb" else f"{case}/mysql"
                 for subject in READERS:
                     rates = [_chain(server.port, load, subject) for _ in range(runs)]
@@ -48,16 +49,18 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
                     ("raw dump", decode.read_raw),
                     ("mysql-replication", decode.read_library),
                 ]
+                if not size.peers:
+                    peers = []
                 if kind == "mysql" and not left_out:
                     peers.append((debezium.PACKAGE, debezium.read))
                 for subject, reader in peers:
                     rates = [rate for rate, _ in decode.several(runs, reader, server.port, load)]
                     _add(taken, measure.of("pipeline", name, subject, "throughput", "rows/s", rates))
             if "latency" in others:
-                for line in _latency(server, kind, 200 if quick else 2000):
+                for line in _latency(server, kind, size.of(2000, 10)):
                     _add(taken, line)
             if "idle" in others:
-                _add(taken, _idle(server, kind, 5 if quick else 20))
+                _add(taken, _idle(server, kind, 20 * size.scale))
     return taken
 
 

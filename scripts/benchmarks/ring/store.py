@@ -35,19 +35,19 @@ _ROW = {
 }
 
 
-def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
+def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     """Run every case that is wanted for every subject; return the measurements."""
     taken: list[measure.Measurement] = []
-    scale = 0.2 if quick else 1.0
     for batch in (n for n in (1, 100, 1000) if measure.wanted(f"raw/{n}")):
-        events = int({1: 300_000, 100: 3_000_000, 1000: 6_000_000}[batch] * scale)
-        for transport in transports.ALL:
+        events = size.of({1: 300_000, 100: 3_000_000, 1000: 6_000_000}[batch])
+        for transport in _chosen(transports.ALL, size):
             if transport in transports.BATCHES and batch == 1:
                 continue
             _add(taken, f"raw/{batch}", transport, batch, events, runs, coded=False)
     for batch in (n for n in (1, 100, 1000) if measure.wanted(f"msgpack/{n}")):
-        events = int({1: 150_000, 100: 500_000, 1000: 500_000}[batch] * scale)
-        for transport in (transports.Shmstore, transports.Queue, transports.Pipe, transports.FasterFifo, transports.Zmq):
+        events = size.of({1: 150_000, 100: 500_000, 1000: 500_000}[batch])
+        others = (transports.Queue, transports.Pipe, transports.FasterFifo, transports.Zmq)
+        for transport in _chosen((transports.Shmstore, *others), size):
             _add(taken, f"msgpack/{batch}", transport, batch, events, runs, coded=True)
         codec = [_codec_alone(batch, events) for _ in range(runs)]
         taken.append(measure.of("store", f"msgpack/{batch}", "codec alone", "throughput", "events/s", codec))
@@ -56,11 +56,15 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
         for alone in taken[-2:]:
             measure.say(f"store {alone.case} {alone.subject}: {measure.number(alone.median)} events/s")
     waiting = (transports.Shmstore, transports.ShmstoreSpinning, transports.Pipe, transports.Queue, transports.FasterFifo)
-    for transport in (*waiting, transports.Zmq, transports.Redis) if measure.wanted("latency") else ():
-        _add_latency(taken, transport, runs, int(3000 * scale))
+    for transport in _chosen((*waiting, transports.Zmq, transports.Redis), size) if measure.wanted("latency") else ():
+        _add_latency(taken, transport, runs, size.of(3000))
     if measure.wanted("fan-out"):
-        taken += _fan_out(runs, int(2_000_000 * scale))
+        taken += _fan_out(runs, size.of(2_000_000, 10_000))
     return taken
+
+
+def _chosen(all_: tuple[Any, ...], size: measure.Size) -> list[Any]:
+    return [transport for transport in all_ if size.peers or transport.name.startswith("shmstore")]
 
 
 def _add(taken: list[measure.Measurement], case: str, transport: Any, batch: int, events: int, runs: int, *, coded: bool) -> None:
@@ -177,6 +181,7 @@ def _codec_alone(batch: int, events: int) -> float:
     """
     encode, decode = msgpack.packb, msgpack.unpackb
     rows, held = [_ROW] * batch, 32768 // batch
+    events = max(events, batch)
     spent = [0.0, 0.0]
     for done in range(0, events // batch, held):
         batches = min(held, events // batch - done)

@@ -19,8 +19,8 @@ NAME = f"bench-start-{os.getpid()}"
 COMMANDS = ("stat", "ls", "check", "--version", "--help", "stat --help", "produce --help", "verify --help", "config check")
 
 
-def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
-    """Return the CPU of each command. `quick` changes nothing: a run takes seconds."""
+def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
+    """Return the CPU of each command. A quick run is no other: it takes seconds."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SHMSTORE_STATE"] = folder
         Path(folder, "shmstore.toml").write_text('[web]\nlisten = "127.0.0.1:0"\n')
@@ -35,10 +35,10 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
         taken: dict[tuple[str, str], list[float]] = {key: [] for key in cases}
         with EventStore.create(NAME, state=folder) as store:
             store.put([Event(EntryType.ROWS, EventType.QUERY, Position("binlog.000001", 4 + n), 0) for n in range(1000)])
-            for run in range(runs + 1):
+            for run in range(runs + size.peers):
                 for key, command in cases.items():
                     spent = _cpu(command, folder)
-                    if run:  # the first one compiles what it imports
+                    if run or not size.peers:  # the first one compiles what it imports
                         taken[key].append(1000 * spent)
         EventStore.unlink(NAME, state=folder, log=True)
     return [measure.of("start", case, subject, "cpu", "ms", values) for (subject, case), values in taken.items()]

@@ -27,7 +27,8 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from scripts.benchmarks import measure, snapshot
+from scripts.benchmarks import measure
+from scripts.benchmarks.producer import snapshot
 from shmstore import Column, Consumer, EntryType, Event, EventStore, EventType, Position, Row, StoreNotFound, TableSchema
 from shmstore.consumer.copies.change_reduction import Merge, collect
 from shmstore.consumer.copies.copied_tables import CopiedTables
@@ -53,13 +54,13 @@ TABLE = TableSchema(
 )
 
 
-def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
+def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     """Measure each kind of target; return the measurements."""
-    keys, batches = (KEYS // 10, 2) if quick else (KEYS, 5)
+    keys, batches, batch = size.of(KEYS, EVENT), 5 if size.scale == 1 else 2, BATCH if size.peers else 10 * EVENT
     taken: list[measure.Measurement] = []
     filled = [_event(EventType.INSERT, [_row(key) for key in range(first, first + EVENT)]) for first in range(0, keys, EVENT)]
-    changes = _changes(keys, batches)
-    rows = batches * BATCH
+    changes = _changes(keys, batches, batch)
+    rows = batches * batch
     for kind in ("duckdb", "delta"):
         if not measure.wanted(kind):
             continue
@@ -78,18 +79,18 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
                     copies.close()
             measure.say(f"copies {kind}: {found['shmstore'][-1]:,.0f} rows/s, by hand {found['by hand'][-1]:,.0f}")
         taken += [measure.of("copies", kind, subject, "rate", "rows/s", values) for subject, values in found.items()]
-    return taken + _initial_rows(runs, quick)
+    return taken + _initial_rows(runs, size)
 
 
-def _initial_rows(runs: int, quick: bool) -> list[measure.Measurement]:
+def _initial_rows(runs: int, size: measure.Size) -> list[measure.Measurement]:
     taken: list[measure.Measurement] = []
-    cases = [case for case in ("narrow", "wide") if measure.wanted(f"initial/{case}")]
+    cases = [case for case in size.some(snapshot.ROWS) if measure.wanted(f"initial/{case}")]
     if not cases:
         return taken
     with start_server("mariadb") as server:
         for case in cases:
-            table, rows = snapshot.fill(server, case, snapshot.ROWS[case] // (4 if quick else 1))
-            for subject, read in (("shmstore", _snapshot), ("connectorx", _connectorx)):
+            table, rows = snapshot.fill(server, case, size.of(snapshot.ROWS[case]))
+            for subject, read in (("shmstore", _snapshot), ("connectorx", _connectorx))[: None if size.peers else 1]:
                 found = [snapshot.metered(server, table, rows, read) for _ in range(runs)]
                 for metric, unit in (("throughput", "rows/s"), ("cpu", "s/M rows"), ("server cpu", "s/M rows")):
                     values = [one[metric] for one in found]
@@ -166,17 +167,17 @@ def _event(type_: EventType, rows: list[tuple[Any, ...]]) -> bytes:
     )
 
 
-def _changes(keys: int, batches: int) -> list[list[bytes]]:
+def _changes(keys: int, batches: int, batch: int) -> list[list[bytes]]:
     choose, fresh, found = random.Random(1), keys, []
     for _ in range(batches):
-        batch = []
-        for number in range(BATCH // EVENT):
+        events = []
+        for number in range(batch // EVENT):
             if number % 10 == 0:
-                batch.append(_event(EventType.UPDATE, [_row(choose.randrange(keys)) for _ in range(EVENT)]))
+                events.append(_event(EventType.UPDATE, [_row(choose.randrange(keys)) for _ in range(EVENT)]))
             else:
-                batch.append(_event(EventType.INSERT, [_row(key) for key in range(fresh, fresh + EVENT)]))
+                events.append(_event(EventType.INSERT, [_row(key) for key in range(fresh, fresh + EVENT)]))
                 fresh += EVENT
-        found.append(batch)
+        found.append(events)
     return found
 
 

@@ -81,7 +81,8 @@ def _make_set(folder: Path, made: Fake, index: int, epoch: int, end: int, crc_of
     records["rows"] = rows_before + np.cumsum(slots["rows"])
     blocks = np.zeros(PER_SET, BLOCK)
     blocks["first"], blocks["count"], blocks["at"], blocks["size"] = first + np.arange(PER_SET), 1, records["at"], sizes
-    blocks["appended_ms"], blocks["events_check"] = slots["time"], crc_of_large
+    blocks["appended_ms"] = blocks["newest_ms"] = slots["time"]
+    blocks["events_check"] = crc_of_large
     blocks["events_check"][ROWS :: ROWS + 1] = [zlib.crc32(payload) for payload in payloads]
     blocks["slots_check"] = [zlib.crc32(record.tobytes()) for record in records]
     blocks["check"] = [zlib.crc32(block.tobytes()[:BLOCK_CHECKED]) for block in blocks]

@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from scripts.benchmarks import decode, loads, measure
+from scripts.benchmarks import loads, measure
 from scripts.benchmarks.peers import debezium
+from scripts.benchmarks.producer import decode
 from shmstore import Consumer, EventStore, StoreNotFound
 from shmstore.consumer.queues.kafka import Kafka
 from shmstore.consumer.queues.messages import MessageOptions, Messages
@@ -35,19 +36,20 @@ FORMATS = ("json", "debezium", "canal")
 _Rates = tuple[float, float]  # rows a second, seconds of CPU a row
 
 
-def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
-    """Measure every load on MySQL; return the measurements."""
+def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
+    """Measure every load on MySQL, the smallest on MariaDB; return the measurements."""
     taken: list[measure.Measurement] = []
-    cases = [case for case in loads.CASES if measure.wanted(case)]
+    cases = [case for case in size.some(loads.CASES) if measure.wanted(case)]
     if not cases:
         return taken
-    with start_server("mysql") as server, kafka(options={"num.partitions": "1"}) as broker:
+    with start_server(size.kinds[-1]) as server, kafka(options={"num.partitions": "1"}) as broker:
         for case in cases:
-            load = loads.write(server, case, 0.2 if quick else 1.0)
+            load = loads.write(server, case, size.scale)
             subjects: dict[str, Callable[[], _Rates]] = {
-                f"shmstore {form}": partial(_ours, server, broker, load, form) for form in FORMATS
+                f"shmstore {form}": partial(_ours, server, broker, load, form) for form in size.some(FORMATS)
             }
-            subjects["Canal"] = partial(_canals, server, broker, load)
+            if size.peers:
+                subjects["Canal"] = partial(_canals, server, broker, load)
             for subject, run in subjects.items():
                 try:
                     pairs = [run() for _ in range(runs)]
@@ -56,7 +58,7 @@ def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
                     continue
                 _add(taken, case, subject, pairs)
             _add(taken, case, "bare loop", [_bare(server, broker, load) for _ in range(runs)])
-            if not (why := debezium.missing()):
+            if not (why := debezium.missing() if size.peers else "no peer is measured"):
                 _add(taken, case, "Debezium", [(rate, 0.0) for rate, _ in decode.several(runs, debezium.read, server.port, load)])
             else:
                 measure.say(f"queue: Debezium is left out: {why}")

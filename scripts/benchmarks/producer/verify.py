@@ -17,7 +17,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scripts.benchmarks import measure, snapshot
+from scripts.benchmarks import measure
+from scripts.benchmarks.producer import snapshot
 from shmstore import EventStore, StoreNotFound, StoreView
 from shmstore.consumer.copies.reading.arrow_copies import parquet
 from shmstore.encoding.arrow import arrow_type
@@ -33,16 +34,16 @@ _ROWS = {"narrow": 1_024_000, "wide": 256_000}
 _UNITS = {"throughput": "rows/s", "cpu": "s/M rows", "server cpu": "s/M rows"}
 
 
-def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
+def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     """Measure every case on MariaDB and MySQL; return the measurements."""
     taken: list[measure.Measurement] = []
-    for kind in ("mariadb", "mysql"):
-        cases = [case for case in _ROWS if measure.wanted(f"{case}/{kind}")]
+    for kind in size.kinds:
+        cases = [case for case in size.some(_ROWS) if measure.wanted(f"{case}/{kind}")]
         if not cases:
             continue
         with start_server(kind) as server, tempfile.TemporaryDirectory() as state:
             for case in cases:
-                table, rows = snapshot.fill(server, case, _ROWS[case] // (8 if quick else 1))
+                table, rows = snapshot.fill(server, case, size.of(_ROWS[case]))
                 file = _copy(server, table, state)
                 producing = _Producing(server, table, state)
                 try:

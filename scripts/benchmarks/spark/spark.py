@@ -271,18 +271,20 @@ class Ready:
         Path(self._folder, f"go.{next(self._batches)}").touch()
 
 
-def cases(quick: bool) -> list[str]:
+def cases(size: measure.Size) -> list[str]:
     """Return the names of all cases."""
-    sizes = (1_000, 10_000, 100_000) if quick else (1_000, 10_000, 100_000, 1_000_000)
+    if not size.peers:
+        return ["noop/1000"]
+    sizes = (1_000, 10_000, 100_000) if size.scale < 1 else (1_000, 10_000, 100_000, 1_000_000)
     return ["fixed default", "fixed", *(f"{sink}/{size}" for size in sizes for sink in ("noop", "parquet"))]
 
 
-def measure_all(runs: int, quick: bool, chosen: Sequence[str] = ()) -> list[measure.Measurement]:
+def measure_all(runs: int, extent: measure.Size, chosen: Sequence[str] = ()) -> list[measure.Measurement]:
     """Run every case, or those in `chosen`; return the measurements."""
-    unknown = [case for case in chosen if case not in cases(quick)]
+    unknown = [case for case in chosen if case not in cases(extent)]
     if unknown:
-        raise SystemExit(f"scripts/bench: spark has no case {', '.join(unknown)}: choose from {', '.join(cases(quick))}")
-    chosen = [case for case in cases(quick) if not chosen or case in chosen]
+        raise SystemExit(f"scripts/bench: spark has no case {', '.join(unknown)}: choose from {', '.join(cases(extent))}")
+    chosen = [case for case in cases(extent) if not chosen or case in chosen]
     largest = max([1_000, *(int(case.partition("/")[2]) for case in chosen if "/" in case)])
     name = f"bench-spark-{os.getpid()}"
     feed = Feed(name, largest)
@@ -300,7 +302,9 @@ def measure_all(runs: int, quick: bool, chosen: Sequence[str] = ()) -> list[meas
                     measure.say(f"spark: {case}")
                     sink, _, size = case.partition("/")
                     taken += (
-                        _sizes(spark, feed, runs, int(size), sink) if size else _fixed(spark, feed, runs, "replicate's settings")
+                        _sizes(spark, feed, runs, int(size), sink, extent.peers)
+                        if size
+                        else _fixed(spark, feed, runs, "replicate's settings")
                     )
     finally:
         feed.store.close()
@@ -309,14 +313,14 @@ def measure_all(runs: int, quick: bool, chosen: Sequence[str] = ()) -> list[meas
     return taken
 
 
-def _rounds(subjects: dict[str, Any], sink: str, size: int, runs: int, counts: tuple[int, ...]) -> dict[str, list[float]]:
-    """Seconds of each subject's micro-batches, taken in turns: in the first round, which does not count, the JVM compiles."""
+def _rounds(subjects: dict[str, Any], sink: str, size: int, counts: tuple[int, ...], warm: int = _WARM) -> dict[str, list[float]]:
+    """Seconds of each subject's micro-batches, so many a round, taken in turns: in a round of 0, after `warm` of them, the JVM compiles."""
     seconds: dict[str, list[float]] = {name: [] for name in subjects}
-    for count in (0, *counts):
+    for count in counts:
         for name, subject in subjects.items():
             query = subject.start(sink)
             try:
-                for _ in range(1 if count else _WARM):
+                for _ in range(min(1, warm) if count else warm):
                     query.batch(subject.go, size)
                 seconds[name] += [query.batch(subject.go, size) for _ in range(count)]
             finally:
@@ -324,21 +328,19 @@ def _rounds(subjects: dict[str, Any], sink: str, size: int, runs: int, counts: t
     return seconds
 
 
-def _sizes(spark: Any, feed: Feed, runs: int, size: int, sink: str) -> list[measure.Measurement]:
+def _sizes(spark: Any, feed: Feed, runs: int, size: int, sink: str, peers: bool) -> list[measure.Measurement]:
     case = f"{sink}/{size}"
     feed.prepare(size)
     table = feed.arrow()
     with tempfile.TemporaryDirectory(prefix="shmstore-bench-", dir="/dev/shm") as two:
-        ready = Ready(spark, two)
-        ready.write(table)
-        subjects = {
-            "shmstore": Ours(spark, feed),
-            "arrow ready": ready,
-            "shmstore 1 partition": Ours(spark, feed, partitions=1),
-            "shmstore raw": Ours(spark, feed, "raw"),
-        }
-        taken = _rounds(subjects, sink, size, runs, (runs // 2, runs - runs // 2) if runs > 1 else (1,))
-    for subject, made in _frames(spark, table, size).items():
+        subjects: dict[str, Any] = {"shmstore": Ours(spark, feed), "shmstore raw": Ours(spark, feed, "raw")}
+        if peers:
+            ready = Ready(spark, two)
+            ready.write(table)
+            subjects |= {"arrow ready": ready, "shmstore 1 partition": Ours(spark, feed, partitions=1)}
+        counts = (runs // 2, runs - runs // 2) if runs > 1 else (1,)
+        taken = _rounds(subjects, sink, size, (0, *counts) if peers else counts, _WARM if peers else 0)
+    for subject, made in _frames(spark, table, size).items() if peers else ():
         times = []
         for _ in range(runs + 1):
             with tempfile.TemporaryDirectory(prefix="shmstore-bench-") as folder:
@@ -384,7 +386,7 @@ def _fixed(spark: Any, feed: Feed, runs: int, settings: str) -> list[measure.Mea
     with tempfile.TemporaryDirectory(prefix="shmstore-bench-", dir="/dev/shm") as folder:
         trivial = Ready(spark, folder, 1)
         trivial.write(feed.arrow())
-        taken = _rounds({"shmstore": Ours(spark, feed), "trivial Python source": trivial}, "noop", 1, runs, (6 * runs, 6 * runs))
+        taken = _rounds({"shmstore": Ours(spark, feed), "trivial Python source": trivial}, "noop", 1, (0, 6 * runs, 6 * runs))
     rate = Query(spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").load(), "noop")
     time.sleep(8)
     progress = [p["durationMs"]["triggerExecution"] / 1000 for p in rate.query.recentProgress if p["numInputRows"]]

@@ -28,10 +28,12 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from scripts.benchmarks import fake_log, measure, memory
-from scripts.benchmarks import store as ring_bench
+from scripts.benchmarks import measure
 from scripts.benchmarks.peers import logs
 from scripts.benchmarks.peers.logs import EVENT, apart, cpu
+from scripts.benchmarks.producer import memory
+from scripts.benchmarks.ring import fake_log
+from scripts.benchmarks.ring import store as ring_bench
 from shmstore import SLOT, EventStore, Position
 from shmstore.log.format import BLOCKS, GROUP_BYTES, RECORD
 from shmstore.log.keeper import Keeper
@@ -53,14 +55,13 @@ with EventStore.attach(name, state=state) as store:
 """
 
 
-def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
+def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     """Measure every case that is wanted; return the measurements."""
     taken: list[measure.Measurement] = []
-    scale = 0.2 if quick else 1.0
     folder = Path(tempfile.mkdtemp(prefix="shmstore-bench-log-", dir=os.environ.get("TMPDIR", "/var/tmp")))
     try:
         for case in (_append, _puts, _catch_up, _many_readers, _opening, _peers, _memory):
-            case(taken, folder, runs, scale)
+            case(taken, folder, runs, size)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return taken
@@ -92,11 +93,11 @@ def _encoded(count: int, payload: bytes = bytes(EVENT)) -> tuple[bytes, Any]:
 # ---------------------------------------------------------------- append
 
 
-def _append(taken: list[measure.Measurement], folder: Path, runs: int, scale: float) -> None:
+def _append(taken: list[measure.Measurement], folder: Path, runs: int, size: measure.Size) -> None:
     """CPU of the log, as what the producer's process needs more with it than without, and by the clocks of its two threads."""
     if not measure.wanted("append"):
         return
-    events = int(5_000_000 * scale)
+    events = size.of(5_000_000, 1000)
     whole, threads, plain = [], [], []
     apart(
         _cpu_of_pwrite, folder, events * (EVENT + RECORD.itemsize)
@@ -160,7 +161,7 @@ def _cpu_of_pwrite(folder: Path, size: int) -> float:
 # ---------------------------------------------------------------- put
 
 
-def _puts(taken: list[measure.Measurement], folder: Path, runs: int, scale: float) -> None:
+def _puts(taken: list[measure.Measurement], folder: Path, runs: int, size: measure.Size) -> None:
     cases = (("put/1", 1, 2_000_000), ("put/100", 100, 5_000_000), ("put_encoded/1000", 1000, 5_000_000))
     for case, batch, events in cases:
         if not measure.wanted(case):
@@ -168,7 +169,7 @@ def _puts(taken: list[measure.Measurement], folder: Path, runs: int, scale: floa
         costs: dict[str, list[tuple[float, float]]] = {"shmstore": [], "appender apart": [], "ring alone": []}
         for _ in range(runs):
             for subject, found in costs.items():
-                found.append(apart(_put_cost, folder, case, batch, int(events * scale), subject))
+                found.append(apart(_put_cost, folder, case, batch, size.of(events, 10_000), subject))
         for subject, found in costs.items():
             _note(taken, case, subject, "throughput", "events/s", [rate for rate, _ in found])
             _note(taken, case, subject, "cpu", "ns/event", [used for _, used in found])
@@ -231,9 +232,9 @@ def _apart_appender(store: EventStore, folder: Path) -> Callable[[], None]:
 # ---------------------------------------------------------------- catch-up
 
 
-def _catch_up(taken: list[measure.Measurement], folder: Path, runs: int, scale: float) -> None:
+def _catch_up(taken: list[measure.Measurement], folder: Path, runs: int, size: measure.Size) -> None:
     """Reading batches of 1000: `raw` makes bytes of each, `views` makes a view of each payload, `decode` decodes them."""
-    events = int(2_000_000 * scale) // 50_000 * 50_000
+    events = size.of(2_000_000, 50_000)
     for kind in ("raw", "views", "decode"):
         if not measure.wanted(f"catch-up/{kind}"):
             continue
@@ -299,24 +300,23 @@ def _from_ring(folder: Path, events: int, kind: str) -> float:
 # ---------------------------------------------------------------- readers
 
 
-def _many_readers(taken: list[measure.Measurement], folder: Path, runs: int, scale: float) -> None:
+def _many_readers(taken: list[measure.Measurement], folder: Path, runs: int, size: measure.Size) -> None:
     """One process reads all the while: one subscription, or sixteen at places of their own, in turn. So the cores are as busy either way."""
     for case, batch, events in (("put/1", 1, 2_000_000), ("put/100", 100, 4_000_000)):
         rates: dict[int, list[float]] = {n: [] for n in (1, _READERS) if measure.wanted(f"readers/{n}/{case}")}
         for _ in range(runs):
             for count, found in rates.items():
-                found.append(apart(_rate_beside, folder, count, batch, int(events * scale)))
+                found.append(apart(_rate_beside, folder, count, batch, size.of(1_000_000, 1000), size.of(events, batch)))
         for count, found in rates.items():
             _note(taken, f"readers/{count}/{case}", "shmstore", "throughput", "events/s", found)
 
 
-def _rate_beside(folder: Path, readers: int, batch: int, events: int) -> float:
-    """Events/s put while readers read the log again and again."""
+def _rate_beside(folder: Path, readers: int, batch: int, before: int, events: int) -> float:
+    """Events/s put while readers read the log, of `before` events, again and again."""
     blob, slots = _encoded(1000)
     payload = bytes(EVENT)
     put_one: object = payload if batch == 1 else [payload] * batch
     with _store(folder) as store:
-        before = 1_000_000
         for _ in range(before // 1000):
             store.put_encoded(blob, slots)
         store.sync()
@@ -353,8 +353,8 @@ def _rate_beside(folder: Path, readers: int, batch: int, events: int) -> float:
 # ---------------------------------------------------------------- open, find
 
 
-def _opening(taken: list[measure.Measurement], folder: Path, runs: int, scale: float) -> None:
-    for sets in (100, 400, 1600):
+def _opening(taken: list[measure.Measurement], folder: Path, runs: int, size: measure.Size) -> None:
+    for sets in size.some((100, 400, 1600)):
         if not (measure.wanted(f"open/{sets}") or measure.wanted(f"find/{sets}")):
             continue
         found: dict[tuple[str, str], list[float]] = {}
@@ -405,11 +405,11 @@ def _opened(name: str, folder: Path, made: fake_log.Fake) -> list[tuple[tuple[st
 # ---------------------------------------------------------------- peers
 
 
-def _peers(taken: list[measure.Measurement], folder: Path, runs: int, scale: float) -> None:
+def _peers(taken: list[measure.Measurement], folder: Path, runs: int, size: measure.Size) -> None:
     if not (measure.wanted("produce") or measure.wanted("consume")):
         return
-    events = int(2_000_000 * scale)
-    for subject in logs.ALL:
+    events = size.of(2_000_000, 1000)
+    for subject in logs.ALL if size.peers else logs.ALL[:1]:
         found: dict[str, list[tuple[float, float]]] = {"produce": [], "consume": []}
         try:
             for _ in range(runs):
@@ -427,11 +427,11 @@ def _peers(taken: list[measure.Measurement], folder: Path, runs: int, scale: flo
 # ---------------------------------------------------------------- memory
 
 
-def _memory(taken: list[measure.Measurement], folder: Path, runs: int, scale: float) -> None:
+def _memory(taken: list[measure.Measurement], folder: Path, runs: int, size: measure.Size) -> None:
     """Peak of a reader that reads all of a log, and of one that keeps up with the producer; each is the reader's process alone."""
     if not measure.wanted("memory"):
         return
-    events = int(4_000_000 * scale)
+    events = size.of(4_000_000, 1000)
     for case, behind in (("memory/behind", True), ("memory/keeping up", False)):
         peaks = [_peaks(folder, events, behind) for _ in range(min(runs, 2))]
         _note(taken, case, "shmstore", "resident", "MB", [both[0] for both in peaks])

@@ -45,24 +45,24 @@ _Read = dict[str, float]  # what one run took, by metric; under "seconds" the ti
 ROWS = {"narrow": 2_048_000, "wide": 512_000}
 
 
-def measure_all(runs: int, quick: bool) -> list[measure.Measurement]:
+def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     """Measure every case on MariaDB and MySQL; return the measurements."""
     taken: list[measure.Measurement] = []
-    for kind in ("mariadb", "mysql"):
-        cases = [case for case in ROWS if measure.wanted(f"{case}/{kind}")]
+    for kind in size.kinds:
+        cases = [case for case in size.some(ROWS) if measure.wanted(f"{case}/{kind}")]
         if not cases:
             continue
         with start_server(kind) as server:
             for case in cases:
-                table, rows = fill(server, case, ROWS[case] // (4 if quick else 1))
+                table, rows = fill(server, case, size.of(ROWS[case]))
                 subjects: list[tuple[str, Callable[[Server, str, int], _Read]]] = [
                     ("shmstore", _snapshot),
                     ("shmstore 2 connections", partial(_snapshot, connections=2)),
                     ("shmstore beside writes", _beside_writes),
-                    ("SELECT *", _select),
-                    ("connectorx", _connectorx),
                 ]
-                if _dump_program(server):
+                if size.peers:
+                    subjects += [("SELECT *", _select), ("connectorx", _connectorx)]
+                if size.peers and _dump_program(server):
                     subjects.append(("dump", _dump))
                 for subject, read in subjects:
                     found = [metered(server, table, rows, read) for _ in range(runs)]
@@ -137,6 +137,8 @@ def _snapshot(server: Server, table: str, rows: int, connections: int = 1, write
                         lag = max(lag, writes.age(batch))
                     reader.ack(batch)
                 ended = time.perf_counter()
+                if first == seen:  # a small table may come at once: then all of it counts
+                    began, first = started, 0
             stop.set()
             process.join(20)
         finally:

@@ -1,0 +1,1 @@
+"""The store: a ring beside other ways between two processes, and its log."""

@@ -1,0 +1,29 @@
+"""The benches of Spark run, in the session of these tests; `tests/test_benches.py` has the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from scripts.benchmarks import measure
+from scripts.benchmarks.spark import spark as micro_batches
+from scripts.benchmarks.spark import tables
+
+
+@pytest.mark.parametrize("bench", [micro_batches, tables], ids=["spark", "tables"])
+def test_a_bench_of_spark_measures(bench: Any, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the smallest run each subject of the project has a rate."""
+
+    @contextmanager
+    def session(*, fast: bool) -> Iterator[Any]:
+        yield spark
+
+    monkeypatch.setattr(bench, "_session", session)
+    found = bench.measure_all(1, measure.SMALLEST)
+    assert {m.subject for m in found} >= (
+        {"shmstore", "shmstore raw"} if bench is micro_batches else {"shmstore 2 partitions", "ring"}
+    )
+    assert all(m.median > 0 for m in found if m.metric == "throughput")
