@@ -578,6 +578,11 @@ class Subscription:
                 self.store._disown(self)
             self._retire()  # also where the disk refuses the checkpoint: the next owner may be there already
 
+    def _resign(self) -> None:
+        """Say that this process is not the owner, which it stays until it ends: one word, without a lock, for the handler of a signal that ends it."""
+        if self._owner.held:
+            self._words[subscription_word(self.entry, "owner_pid")] = 0
+
     def _retire(self) -> None:
         """Make every later call raise `StoreClosed`; the role is gone already."""
         if not isinstance(self._reader, Closed):

@@ -56,7 +56,6 @@ class SubscriptionOwner:
         self._subscription: Subscription | None = None
         self._server: EventServer | None = None
         self._served: EventStore | None = None
-        self._closing = False
         self._start_saved = False
         self._several: bool | None = None
 
@@ -101,7 +100,7 @@ class SubscriptionOwner:
                 seconds = 0.0  # the first one is the likeliest to be free soon
             else:
                 self._subscription = self._begin(last, start, seconds)
-            self._close_when_terminated()
+            self._resign_when_terminated()
         return self._subscription
 
     def _names(self, store: EventStore, start: Offset | None) -> list[str]:
@@ -150,15 +149,17 @@ class SubscriptionOwner:
         own("earliest", None).close()
         return own("earliest", checkpoint)
 
-    def _close_when_terminated(self) -> None:
-        """Release the subscription on SIGTERM, too: without a call before it, Spark ends this process so when a query stops."""
+    def _resign_when_terminated(self) -> None:
+        """Give the role up on SIGTERM, too: without a call before it, Spark ends this process so when a query stops, and `stat` would call it dead.
+
+        The signal may come between any two lines, within whatever lock. So its handler takes none, and closes nothing: the kernel releases the
+        subscription with the process, the segment has its ack, and the producer makes that durable.
+        """
 
         def end(*_: object) -> None:
-            if self._closing:  # interrupted, it continues: begun again in here it would wait for the locks that it holds
-                return
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Spark sends two
-            self.close()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            if self._subscription is not None:
+                self._subscription._resign()
             os.kill(os.getpid(), signal.SIGTERM)
 
         here = threading.current_thread() is threading.main_thread()  # the only one that may set a handler
@@ -203,14 +204,12 @@ class SubscriptionOwner:
 
     def close(self) -> None:
         """Release the subscription for its next owner, and the store; serve no more events."""
-        self._closing = True
         try:
             self.leave()  # first: Spark does not wait long for a process that it ends
         finally:
             if self._server is not None:
                 self._server.close()
                 self._server = self._served = None
-            self._closing = False
 
     # ---------------------------------------------------------------- offsets
 
