@@ -233,6 +233,8 @@ class Ours:
         query = Query(self._spark.readStream.format("shmstore").options(**options).load(), sink)
         until = time.monotonic() + 60
         while not feed.store.subscriptions() and time.monotonic() < until:
+            if query.query.exception() is not None:
+                raise query.query.exception()
             time.sleep(0.02)
         time.sleep(0.5)
         return query

@@ -11,8 +11,10 @@ import pytest
 from scripts.benchmarks import measure
 from scripts.benchmarks.spark import spark as micro_batches
 from scripts.benchmarks.spark import tables
+from tests.consumer.spark.queries import started
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("bench", [micro_batches, tables], ids=["spark", "tables"])
 def test_a_bench_of_spark_measures(bench: Any, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the smallest run each subject of the project has a rate."""
@@ -22,7 +24,7 @@ def test_a_bench_of_spark_measures(bench: Any, spark: Any, monkeypatch: pytest.M
         yield spark
 
     monkeypatch.setattr(bench, "_session", session)
-    found = bench.measure_all(1, measure.SMALLEST)
+    found = started(lambda: bench.measure_all(1, measure.SMALLEST))
     assert {m.subject for m in found} >= (
         {"shmstore", "shmstore raw"} if bench is micro_batches else {"shmstore 2 partitions", "ring"}
     )
