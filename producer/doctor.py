@@ -296,7 +296,7 @@ def _start(
 def _start_position(settings: Settings) -> Position | None:
     """Where a producer would start now, if that is a position."""
     try:
-        with EventStore.attach(settings.store, path=settings.store_path or None) as store:
+        with EventStore.attach(settings.store, path=settings.store_path or None, state=settings.state or None) as store:
             position = store.last_ack_point()
             if position is not None and position.of_group:
                 return dict(position.sources).get(settings.name)

@@ -421,6 +421,23 @@ def one_meaning(root: Path) -> list[str]:
     return [f"{found[0]}: {name} is also in {', '.join(found[1:])}" for name, found in sorted(places.items()) if len(found) > 1]
 
 
+def states_are_given(root: Path) -> list[str]:
+    """Who attaches to a store that may have to be restored says in which folder its home is: `state`, which every command and call takes."""
+    breaches = []
+    for file, tree in modules(root):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+                "EventStore.attach",
+                "StoreView.attach",
+                "StoreView.home_of",
+            ):
+                given = {keyword.arg: keyword.value for keyword in node.keywords}
+                restores = not isinstance(found := given.get("restore"), ast.Constant) or bool(found.value)
+                if restores and "state" not in given:
+                    breaches.append(f"{file}:{node.lineno}: {ast.unparse(node)} names no state")
+    return breaches
+
+
 def docstrings(root: Path) -> list[str]:
     """Every module of the packages, the tests and the scripts says what it is."""
     breaches = []
@@ -440,6 +457,7 @@ RULES: list[Callable[[Path], list[str]]] = [
     small_folders,
     plain_names,
     one_meaning,
+    states_are_given,
     docstrings,
 ]
 

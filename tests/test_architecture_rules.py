@@ -19,6 +19,7 @@ from tests.test_architecture import (
     public_names_only,
     pure_parts,
     small_folders,
+    states_are_given,
     third_party_owners,
 )
 
@@ -53,6 +54,8 @@ BREAKING: list[tuple[Callable[[Path], list[str]], str, str]] = [
     (plain_names, "shmstore/a.py", "def f():\n    class RowData: ..."),
     (plain_names, "producer/row_utils.py", ""),
     (plain_names, "producer/helpers/__init__.py", ""),
+    (states_are_given, "consumer/a.py", "EventStore.attach(name, path=path)"),
+    (states_are_given, "shmstore/cli/a.py", "StoreView.attach(name, restore=given)"),
     (one_meaning, "producer/a.py", "class _Row: ...\ndef f():\n    class _Row: ..."),
     (docstrings, "consumer/a.py", "x = 1"),
     (docstrings, "tests/test_a.py", "x = 1"),

@@ -51,7 +51,7 @@ def check_store(selection: CopiedTables) -> None:
     """Raise ValueError where copies of that store are not kept by a process of this kind, `StoreNotFound` where there is none."""
     if "://" in selection.store:
         raise ValueError(_ELSEWHERE.format(selection.store))
-    with StoreView.attach(selection.store, path=selection.path) as store:
+    with StoreView.attach(selection.store, path=selection.path, state=selection.state) as store:
         if store.of_group:
             raise ValueError(_SEVERAL.format(selection.store))
 

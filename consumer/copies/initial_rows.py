@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 def require_one_source(selection: CopiedTables) -> None:
     """Raise ValueError where the store cannot have snapshots, `StoreNotFound` where there is none."""
-    with StoreView.attach(selection.store, path=selection.path) as store:
+    with StoreView.attach(selection.store, path=selection.path, state=selection.state) as store:
         if store.of_group:
             raise ValueError(f"store {selection.store!r} has several sources: a snapshot needs a store with a single source")
 

@@ -43,7 +43,9 @@ class FlightServer(FlightEndpoint):
         self._settings = settings
         self._tables: dict[str, Tables] = {}
         audit = Audit()
-        self._sessions = FlightSessions(settings.store_of, audit, settings.max_lease, settings.max_new_subscriptions)
+        self._sessions = FlightSessions(
+            settings.store_of, settings.state, audit, settings.max_lease, settings.max_new_subscriptions
+        )
         super().__init__(
             settings.host,
             settings.port,
@@ -57,7 +59,7 @@ class FlightServer(FlightEndpoint):
 
     def _view(self, name: str) -> StoreView:
         try:
-            return StoreView.attach(self._settings.store_of(name))
+            return StoreView.attach(self._settings.store_of(name), state=self._settings.state)
         except ValueError as error:
             if isinstance(error, StoreError):
                 raise

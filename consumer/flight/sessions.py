@@ -149,8 +149,8 @@ def check_epoch(known: Request, store: EventStore, name: str) -> None:
 class FlightSessions:
     """The sessions of one server."""
 
-    def __init__(self, store_of: Callable[[str], str], audit: Audit, max_lease: float, max_new: int) -> None:
-        self._store_of = store_of
+    def __init__(self, store_of: Callable[[str], str], state: str | None, audit: Audit, max_lease: float, max_new: int) -> None:
+        self._store_of, self._state = store_of, state
         self._audit = audit
         self._max_lease = max_lease
         self._max_new = max_new
@@ -195,12 +195,12 @@ class FlightSessions:
     def check_resume(self, request: Request) -> None:
         """Raise what `FlightSession.resume` would raise, before anything is made for the client."""
         store = str(request["store"])
-        with EventStore.attach(self._store_of(store)) as attached:
+        with EventStore.attach(self._store_of(store), state=self._state) as attached:
             check_epoch(request["resume"], attached, store)
 
     def _consumer(self, request: Request, store: str, name: str, place: Place) -> Consumer:
         real = self._store_of(store)
-        with EventStore.attach(real) as attached:
+        with EventStore.attach(real, state=self._state) as attached:
             there = any(each.name == name for each in attached.subscriptions())
         if there:
             return self._subscribed(request, real, store, name)
@@ -228,7 +228,7 @@ class FlightSessions:
             "checkpoint": bool(request.get("checkpoint", True)),
         }
         try:
-            return Consumer(real, name, start=unpack_start(request.get("start", "earliest")), **how)
+            return Consumer(real, name, state=self._state, start=unpack_start(request.get("start", "earliest")), **how)
         except SubscriptionInUse as error:
             held = list(self._sessions.values())
             holder = next((s for s in held if s.store == store and s.subscription.name == name), None)

@@ -14,10 +14,11 @@ class FlightSettings:
     """Options of the server. Raises `ValueError` where one is out of bounds or two contradict each other.
 
     `stores` are the stores that clients may name, each NAME or NAME=STORE where clients know it by another one; empty means every store of this
-    host. Clients give `user` and `password`, or the password alone as a bearer token; an empty password lets every client in, and one
+    host. `state` is the folder of their homes.
+    Clients give `user` and `password`, or the password alone as a bearer token; an empty password lets every client in, and one
     that is a function is asked each time, as it may be changed. `max_calls` bounds
     what is answered at once, a thread each; a connection without a byte for `idle_timeout` seconds is closed, and a subscription whose client
-    has has been silent for the lease it asked for, at most `max_lease` seconds, is given back. `max_new_subscriptions` is how many subscriptions
+    has been silent for the lease it asked for, at most `max_lease` seconds, is given back. `max_new_subscriptions` is how many subscriptions
     one host may begin that were not there before. `ready` is called with (host, port) once the server listens, `beat` each
     second from then on; `expose` is given what returns its counters as Prometheus text.
     """
@@ -25,6 +26,7 @@ class FlightSettings:
     host: str = "127.0.0.1"
     port: int = PORT
     stores: tuple[str, ...] = ()
+    state: str | None = None
     user: str = ""
     password: str | Callable[[], str] = field(default="", repr=False)
     tls_cert: str | None = None

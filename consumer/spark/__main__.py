@@ -156,7 +156,9 @@ def main(argv: Sequence[str] | None = None, tables_of: Callable[[str, str], Any]
         return 2
     try:
         password = _password(given.password_file)
-        EventStore.attach(given.store, path=options.get("storePath")).close()  # before a JVM is started for nothing
+        EventStore.attach(
+            given.store, path=options.get("storePath"), state=options.get("stateDirectory")
+        ).close()  # before a JVM is started for nothing
         tables = tables_of(given.store, given.snapshot_from) if tables_of is not None and given.snapshot_from else given.snapshot
     except (ShmStoreError, OSError) as error:
         print(printable(f"shmstore: {error}"), file=sys.stderr)

@@ -42,7 +42,7 @@ def lag_of(query: str, end: dict[str, Any], latest: dict[str, Any] | None) -> La
         return None
     events = newest.seq - done.seq if newest.epoch == done.epoch else 0
     try:
-        with EventStore.attach(done.store) as store:
+        with EventStore.attach(done.store, restore=False) as store:
             if store.epoch != done.epoch:
                 return Lag(query, done.store, 0, 0, 0.0)
             events = max(0, store.newest - done.seq)

@@ -135,13 +135,14 @@ def whole(batch: Batch, most: int) -> int:
 
 def cut_after(store: EventStore, base: int, most: int, last: int) -> int:
     """Return where events after `base` may be cut: at the last mark among `most` of them, else at the first one up to `last`; `base` without one."""
-    at, step = base, most
-    while at < last:
-        batch = store.peek(at + 1, limit_events=min(step, last - at))
-        if found := whole(batch, most - (at - base)):
-            return at + found
-        at, step = batch.last, _LOOK
-    return base
+    cut = base
+    for batch in store.read(base + 1, last):
+        for i, payload in enumerate(batch.payloads(), batch.first):
+            if i > base + most and cut > base:
+                return cut
+            if SourceMark.of(i, stored_head(payload)[0]) is not None:
+                cut = i
+    return cut
 
 
 def names_of(store: EventStore, first: int, last: int) -> dict[str, str]:

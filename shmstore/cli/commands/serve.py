@@ -179,7 +179,7 @@ def flags(sub: Parser) -> None:
         help="where clients reach this server (default: the address that it listens on)",
     )
     operation = sub.add_argument_group("Operation")
-    operation.add_argument("--state", metavar="DIR", help=f"folder that records what clients have acked {STATE}")
+    operation.add_argument("--state", metavar="DIR", help=f"folder of stores' homes {STATE}")
     operation.add_argument(
         "--metrics-port",
         type=port,
@@ -250,7 +250,7 @@ def exposing(options: argparse.Namespace) -> Iterator[Expose]:
 
 def serve_clients(options: argparse.Namespace, password: str | Callable[[], str], expose: Expose) -> int:
     """Serve by the protocols that are asked for until a signal comes."""
-    missing = missing_stores(options.stores)
+    missing = missing_stores(options.stores, options.state)
     if options.flight is None:
         return serve_canal(options, password, missing, expose)
     from shmstore.consumer.flight import FlightSettings
@@ -266,6 +266,7 @@ def serve_clients(options: argparse.Namespace, password: str | Callable[[], str]
         host=options.flight[0],
         port=options.flight[1],
         stores=tuple(options.stores),
+        state=options.state,
         user=options.user,
         password=password,
         tls_cert=options.tls_cert,
@@ -324,14 +325,14 @@ def serve_canal(options: argparse.Namespace, password: str | Callable[[], str], 
         raise cannot_listen(options.listen, error) from error
 
 
-def missing_stores(served: Sequence[str]) -> list[str]:
+def missing_stores(served: Sequence[str], state: str | None) -> list[str]:
     """Return which of the stores that are to be served do not exist. Raises `ValueError` where one cannot."""
     from shmstore import EventStore
 
     missing = []
     for name in (pair.partition("=")[2] or pair.partition("=")[0] for pair in served):
         try:
-            EventStore.attach(name).close()
+            EventStore.attach(name, state=state).close()
         except StoreNotFound:
             missing.append(name)
     return missing

@@ -146,6 +146,24 @@ def test_what_cannot_be_got(client: flight.FlightClient, store: EventStore, tick
         get(client, **ticket)
 
 
+def test_homes_that_are_elsewhere(store_name: str, tmp_path: Path) -> None:
+    """A store whose memory is gone is restored from the folder that the server was given, for its tables and for its readers."""
+    elsewhere = str(tmp_path / "elsewhere")
+    with EventStore.create(store_name, state=elsewhere) as store:
+        store.put(transaction(1))
+        store.sync()
+    EventStore.unlink(store_name, state=elsewhere)
+    try:
+        with serving(FlightSettings(port=0, state=elsewhere)) as server:
+            client = flight.FlightClient(f"grpc://127.0.0.1:{server.port}")
+            assert get(client, store=store_name, first=0).num_rows == 3
+            EventStore.unlink(store_name, state=elsewhere)
+            with Consumer(f"grpc://127.0.0.1:{server.port}/{store_name}", "copy", start="earliest", timeout=5) as consumer:
+                assert len(next(iter(consumer))) == 3
+    finally:
+        EventStore.unlink(store_name, state=elsewhere, log=True)
+
+
 def test_only_what_is_served(store: EventStore) -> None:
     """With names given, others are neither listed nor reached; a store may go by another name."""
     with serving(FlightSettings(port=0, stores=(f"orders={store.name}",))) as server:
