@@ -15,7 +15,7 @@ from tests.consumer.spark.queries import started
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("bench", [micro_batches, tables], ids=["spark", "tables"])
+@pytest.mark.parametrize("bench", [pytest.param(micro_batches, marks=pytest.mark.long), tables], ids=["spark", "tables"])
 def test_a_bench_of_spark_measures(bench: Any, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the smallest run each subject of the project has a rate."""
 
