@@ -18,7 +18,7 @@ from shmstore.producer.schema.history import SchemaHistory
 from shmstore.producer.schema.published import PublishedTables
 from shmstore.sql.columns import column_of_type
 from shmstore.sql.table_change import Table
-from tests.consumer.spark.replicate.test_random_alter import ONLY, TYPES
+from tests.consumer.copies.random_alters import ONLY, TYPES
 from tests.producer.merging import create, running_group
 from tests.producer.running import Running, events_of, execute, remove, running, store_name, wait_for, wait_for_position
 from tests.producer.schema.test_definitions import LESS, metadata
