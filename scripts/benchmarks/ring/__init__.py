@@ -1,1 +1,1 @@
-"""The store: a ring beside other ways between two processes, and its log."""
+"""The store: a ring next to other ways between two processes, and its log."""
