@@ -120,11 +120,8 @@ class Replicator:
         self._pausing = Pausing(store, self._log)
 
     def _left_out(self, table: str, ghost: str) -> None:
-        self._log.warning(
-            "table %s is left out: it has the name of a working table of gh-ost or pt-online-schema-change for %s (ghost_tables = keep reads it)",
-            ghost,
-            table,
-        )
+        what = "table %s is left out: it has the name of a working table of gh-ost or pt-online-schema-change for %s (ghost_tables = keep reads it)"
+        self._log.warning(what, ghost, table)
 
     @property
     def _options(self) -> str:
@@ -135,8 +132,8 @@ class Replicator:
             return
         self._snapshot.altered(statement, database)
         if statement.targets and self._live.now.new_tables == "snapshot":
-            entered = entered_by_rename(statement.tables, statement.targets, self._decoder.filter)
-            if entered:  # asked for before the statement is put: after a kill between the two it is read, and asked for, again
+            # Asked for before the statement is put: after a kill between the two it is read, and asked for, again.
+            if entered := entered_by_rename(statement.tables, statement.targets, self._decoder.filter):
                 self._live.ask_for_renamed(entered, self._decoder.position)
 
     def summary(self) -> Summary:

@@ -12,11 +12,6 @@ import pytest
 
 from tests.consumer.spark.events import Binlog
 
-# A JVM of a test lives for a minute: what its best compiler does in that time costs more than it saves. Programs that tests start inherit it.
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-if _QUICK not in os.environ.get("SPARK_SUBMIT_OPTS", ""):
-    os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {_QUICK}".strip()
-
 
 @pytest.fixture
 def binlog() -> Binlog:

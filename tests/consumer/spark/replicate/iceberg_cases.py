@@ -278,8 +278,15 @@ def frame_of(spark: Any, events: list[Event], first: int, parts: int) -> Any:
     return frame.repartitionByRange(parts, "sequence").sortWithinPartitions("sequence") if parts > 1 else frame.coalesce(1)
 
 
-@pytest.mark.parametrize("history", [False, True], ids=["rows", "history"])
-@pytest.mark.parametrize("format", ["delta", "iceberg"])
+@pytest.mark.parametrize(
+    ("format", "history"),
+    [
+        ("delta", False),
+        ("iceberg", True),
+        pytest.param("delta", True, marks=pytest.mark.long),
+        pytest.param("iceberg", False, marks=pytest.mark.long),
+    ],
+)
 def test_executors_merge_what_the_driver_does(spark: Any, tmp_path: Path, seed: int, format: str, history: bool) -> None:
     """Random changes of two tables, an ALTER, a snapshot and a batch that is run again, in tasks of their own: the same rows as in a copy that the driver
     merged."""
