@@ -237,7 +237,7 @@ def test_a_chunk_that_is_cut_goes_on_before_the_next(
 
 def test_a_commit_concerns_the_chunks_begun_behind_its_prepare() -> None:
     """Of an XA transaction: those begun before have its keys; those begun behind it may show rows from before, and are read again."""
-    window = Window("d", "t", ("id",))
+    window = Window(("d", "t"), ("id",))
 
     def header(entry: EntryType, type_: EventType) -> Header:
         return Header(int(entry), int(type_), "b.1", 4, 0, 0, 1, "", 0, 0, "", 0, "", "", {"xa_xid": "x"})
