@@ -102,7 +102,7 @@ def test_a_query_whose_subscription_another_one_used(store: EventStore, binlog: 
     second.commit(second.plan(second.initialOffset(), BatchLimit()))
     second.stop()
     with pytest.raises(
-        PositionNotFound, match=r"read on with subscription 'spark-shop.orders', up to event 5: each query needs one of its own"
+        PositionNotFound, match=r"continued with subscription 'spark-shop.orders', up to event 5: each query needs one of its own"
     ):
         first.plan(place, BatchLimit())
     first.stop()
