@@ -40,6 +40,8 @@ def test_every_option_is_a_flag_and_a_variable() -> None:
             value = "insert,ddl"
         elif option.name == "row_filter":
             value = "shop.x: id > 1"
+        elif option.name == "rename":
+            value = "shop.y -> shop.x"
         elif option.name in ("log_keep", "log_size"):
             value = "90m"
         elif choices:

@@ -49,6 +49,6 @@ def test_a_start_that_has_not_come_yet_says_what_it_does(
     log_file(tmp_path)
     with caplog.at_level(logging.WARNING):
         producer.run(producer.Settings(store=store_name, binlog=str(tmp_path), start=start, log="off"), lambda: False)
-    said = [record.getMessage() for record in caplog.records if "has not come yet" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "a future time" in record.getMessage()]
     assert len(said) == warned
     assert all(repr(start) in line and "start = latest" in line for line in said)
