@@ -131,10 +131,11 @@ class Replicator:
         if self._snapshot is None:
             return
         self._snapshot.altered(statement, database)
-        if statement.targets and self._live.now.new_tables == "snapshot":
-            # Asked for before the statement is put: after a kill between the two it is read, and asked for, again.
-            if entered := entered_by_rename(statement.tables, statement.targets, self._decoder.filter):
-                self._live.ask_for_renamed(entered, self._decoder.position)
+        if not statement.targets or self._live.now.new_tables != "snapshot":
+            return
+        # Asked for before the statement is put: after a kill between the two it is read, and asked for, again.
+        if entered := entered_by_rename(statement.tables, statement.targets, self._decoder.filter):
+            self._live.ask_for_renamed(entered, self._decoder.position)
 
     def summary(self) -> Summary:
         """Return the counts so far."""
