@@ -12,54 +12,37 @@ DuckDB creates a table of that.
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import suppress
-from datetime import datetime, timedelta
-from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
 from scripts.benchmarks import measure
+from scripts.benchmarks.copies import orders
+from scripts.benchmarks.copies.orders import BATCH, EVENT, KEYS
 from scripts.benchmarks.producer import snapshot
-from shmstore import Column, Consumer, EntryType, Event, EventStore, EventType, Position, Row, StoreNotFound, TableSchema
+from shmstore import Consumer, EventStore, StoreNotFound
 from shmstore.consumer.copies.change_reduction import Merge, collect
 from shmstore.consumer.copies.copied_tables import CopiedTables
 from shmstore.consumer.copies.copy_set import CopySet
 from shmstore.consumer.copies.copying import Copying
 from shmstore.consumer.copies.kinds import TargetOptions, open_target
-from shmstore.encoding.codec import encode
 from shmstore.patterns.table_patterns import Patterns
 from tests.servers.server import Server, start_server
-
-KEYS, BATCH, EVENT = 1_000_000, 100_000, 500
-TABLE = TableSchema(
-    "shop",
-    "orders",
-    (
-        Column("id", "bigint", nullable=False),
-        Column("customer", "int", unsigned=True),
-        Column("amount", "decimal", size=12, scale=2),
-        Column("placed", "datetime", scale=3),
-        Column("status", "varchar", size=40, charset="utf8mb4"),
-    ),
-    (0,),
-)
 
 
 def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     """Measure each kind of target; return the measurements."""
     keys, batches, batch = size.of(KEYS, EVENT), 5 if size.scale == 1 else 2, BATCH if size.peers else 10 * EVENT
     taken: list[measure.Measurement] = []
-    filled = [_event(EventType.INSERT, [_row(key) for key in range(first, first + EVENT)]) for first in range(0, keys, EVENT)]
-    changes = _changes(keys, batches, batch)
+    filled = orders.filled(keys)
+    changes = [[orders.event(*each) for each in events] for events in orders.changes(keys, batches, batch)]
     rows = batches * batch
     for kind in ("duckdb", "delta"):
         if not measure.wanted(kind):
@@ -71,11 +54,9 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
                     copies = _copies(folder, kind)
                     for number, first in enumerate(range(0, len(filled), 200)):
                         copies.apply(filled[first : first + 200], "bench", number)
-                    if subject == "shmstore":
-                        found[subject].append(rows / change(copies, kind, Path(folder), changes))
-                    else:
+                    if subject == "by hand":
                         copies.close()
-                        found[subject].append(rows / change(copies, kind, Path(folder), changes))
+                    found[subject].append(rows / change(copies, kind, Path(folder), changes))
                     copies.close()
             measure.say(f"copies {kind}: {found['shmstore'][-1]:,.0f} rows/s, by hand {found['by hand'][-1]:,.0f}")
         taken += [measure.of("copies", kind, subject, "rate", "rows/s", values) for subject, values in found.items()]
@@ -153,32 +134,6 @@ def _copies(folder: str, kind: str) -> CopySet:
     opened = open_target(f"{kind}:{folder}/copy", TargetOptions())
     copied = CopiedTables("bench", "bench", Patterns.of_tables("*"), state=folder)
     return CopySet(copied, opened.target, opened.template)
-
-
-def _row(key: int) -> tuple[Any, ...]:
-    return (key, key % 1000, Decimal(key % 100_000).scaleb(-2), datetime(2026, 1, 1) + timedelta(seconds=key), "new")
-
-
-def _event(type_: EventType, rows: list[tuple[Any, ...]]) -> bytes:
-    images = tuple([Row(row if type_ is EventType.UPDATE else None, row) for row in rows])
-    position = Position("binlog.000001", 4)
-    return encode(
-        Event(EntryType.ROWS, type_, position, 1_700_000_000_000, 1, 100, "0-1-1", 0, database="shop", table=TABLE, rows=images)
-    )
-
-
-def _changes(keys: int, batches: int, batch: int) -> list[list[bytes]]:
-    choose, fresh, found = random.Random(1), keys, []
-    for _ in range(batches):
-        events = []
-        for number in range(batch // EVENT):
-            if number % 10 == 0:
-                events.append(_event(EventType.UPDATE, [_row(choose.randrange(keys)) for _ in range(EVENT)]))
-            else:
-                events.append(_event(EventType.INSERT, [_row(key) for key in range(fresh, fresh + EVENT)]))
-                fresh += EVENT
-        found.append(events)
-    return found
 
 
 def _ours(copies: CopySet, kind: str, folder: Path, changes: list[list[bytes]]) -> float:

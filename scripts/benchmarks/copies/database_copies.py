@@ -7,38 +7,22 @@ million, made for each run. Server and client are on this machine; the server ha
 
 from __future__ import annotations
 
-import random
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta
-from decimal import Decimal
 from typing import Any
 
 import psycopg
 
 from scripts.benchmarks import measure
-from shmstore import Column, EntryType, Event, EventType, Position, Row, TableSchema
+from scripts.benchmarks.copies import orders
+from scripts.benchmarks.copies.orders import BATCH, EVENT, KEYS
 from shmstore.consumer.copies.copied_tables import CopiedTables
 from shmstore.consumer.copies.copy_set import CopySet
 from shmstore.consumer.copies.databases.target import database_target
-from shmstore.encoding.codec import encode
 from shmstore.patterns.table_patterns import Patterns
 from tests.servers.postgres import Postgres, start_postgres
 
-KEYS, BATCH, EVENT = 1_000_000, 100_000, 500
-_TABLE = TableSchema(
-    "shop",
-    "orders",
-    (
-        Column("id", "bigint", nullable=False),
-        Column("customer", "int", unsigned=True),
-        Column("amount", "decimal", size=12, scale=2),
-        Column("placed", "datetime", scale=3),
-        Column("status", "varchar", size=40, charset="utf8mb4"),
-    ),
-    (0,),
-)
 _STAGE = "CREATE TEMPORARY TABLE stage ON COMMIT DROP AS SELECT * FROM shop.orders WHERE false"
 _MERGE = """
 MERGE INTO shop.orders t USING stage s ON t.id = s.id
@@ -52,9 +36,9 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     if not measure.wanted("postgresql"):
         return []
     keys, batches, batch = size.of(KEYS, EVENT), 4 if size.scale == 1 else 2, BATCH if size.peers else 10 * EVENT
-    there = [_event(EventType.INSERT, range(first, first + EVENT)) for first in range(0, keys, EVENT)]
-    changed = _changes(keys, batches, batch)
-    events = [[_event(*each) for each in events] for events in changed]
+    there = orders.filled(keys)
+    changed = orders.changes(keys, batches, batch)
+    events = [[orders.event(*each) for each in events] for events in changed]
     text = [_lines(events) for events in changed]
     found: dict[str, list[float]] = {"shmstore": [], "by hand": []}
     with start_postgres() as server, tempfile.TemporaryDirectory() as state:
@@ -81,37 +65,9 @@ def _run(server: Postgres, *statements: str) -> None:
             connection.execute(sql.encode())
 
 
-def _row(key: int) -> tuple[Any, ...]:
-    return (key, key % 1000, Decimal(key % 100_000).scaleb(-2), datetime(2026, 1, 1) + timedelta(seconds=key), "new")
-
-
-def _event(type_: EventType, keys: Any) -> bytes:
-    rows = [_row(key) for key in keys]
-    images = tuple([Row(row if type_ is EventType.UPDATE else None, row) for row in rows])
-    place = Position("binlog.000001", 4)
-    return encode(
-        Event(EntryType.ROWS, type_, place, 1_700_000_000_000, 1, 100, "0-1-1", 0, database="shop", table=_TABLE, rows=images)
-    )
-
-
-def _changes(keys: int, batches: int, batch: int) -> list[list[tuple[EventType, list[int]]]]:
-    """Batches of events: of each its kind, and the keys of its rows."""
-    choose, fresh, found = random.Random(1), keys, []
-    for _ in range(batches):
-        events = []
-        for number in range(batch // EVENT):
-            if number % 10 == 0:
-                events.append((EventType.UPDATE, [choose.randrange(keys) for _ in range(EVENT)]))
-            else:
-                events.append((EventType.INSERT, list(range(fresh, fresh + EVENT))))
-                fresh += EVENT
-        found.append(events)
-    return found
-
-
-def _lines(batch: list[tuple[EventType, list[int]]]) -> bytes:
+def _lines(batch: list[orders.Change]) -> bytes:
     keys = dict.fromkeys(key for _, keys in batch for key in keys)
-    return "".join("\t".join(map(str, _row(key))) + "\n" for key in keys).encode()
+    return "".join("\t".join(map(str, orders.row(key))) + "\n" for key in keys).encode()
 
 
 def _rate(changes: list[Any], rows: int, apply: Callable[[int, Any], object]) -> float:

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from scripts.benchmarks import loads, measure
@@ -36,27 +36,32 @@ print(*getattr(importlib.import_module(module), reader)(int(sys.argv[3]), load, 
 def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     """Measure every case on MariaDB and MySQL; return the measurements."""
     taken: list[measure.Measurement] = []
+    for kind, port, load in written(size):
+        name = load.case if kind == "mariadb" else f"{load.case}/mysql"
+        for subject, reader, pure in (
+            ("raw dump", read_raw, "0"),
+            ("shmstore", read_shmstore, "0"),
+            ("shmstore-pure", read_shmstore, "1"),
+            ("mysql-replication", read_library, "0"),
+        )[: None if size.peers else 3]:
+            rates = several(runs, reader, port, load, pure)
+            for metric, unit, values in zip(
+                ("throughput", "throughput/cpu"), ("rows/s", "rows/CPU s"), zip(*rates, strict=True), strict=True
+            ):
+                taken.append(measure.of("decode", name, subject, metric, unit, values))
+                measure.say(f"decode {name} {subject}: {measure.number(taken[-1].median)} {unit}")
+    return taken
+
+
+def written(size: measure.Size) -> Iterator[tuple[str, int, loads.Load]]:
+    """Start each server of which a load is wanted, and write its loads one by one; yield the kind of server, its port and the load."""
     for kind in size.kinds:
         cases = [case for case in size.some(loads.CASES) if measure.wanted(f"{case}/{kind}")]
         if not cases:
             continue
         with start_server(kind) as server:
             for case in cases:
-                load = loads.write(server, case, size.scale)
-                name = case if kind == "mariadb" else f"{case}/mysql"
-                for subject, reader, pure in (
-                    ("raw dump", read_raw, "0"),
-                    ("shmstore", read_shmstore, "0"),
-                    ("shmstore-pure", read_shmstore, "1"),
-                    ("mysql-replication", read_library, "0"),
-                )[: None if size.peers else 3]:
-                    rates = several(runs, reader, server.port, load, pure)
-                    for metric, unit, values in zip(
-                        ("throughput", "throughput/cpu"), ("rows/s", "rows/CPU s"), zip(*rates, strict=True), strict=True
-                    ):
-                        taken.append(measure.of("decode", name, subject, metric, unit, values))
-                        measure.say(f"decode {name} {subject}: {measure.number(taken[-1].median)} {unit}")
-    return taken
+                yield kind, server.port, loads.write(server, case, size.scale)
 
 
 def several(runs: int, reader: Reader, port: int, load: loads.Load, pure: str = "0", **options: Any) -> list[tuple[float, float]]:

@@ -7,9 +7,8 @@ rows, those that pass and those that do not, for each second of the reader's own
 
 from __future__ import annotations
 
-from scripts.benchmarks import loads, measure
+from scripts.benchmarks import measure
 from scripts.benchmarks.producer import decode
-from tests.servers.server import start_server
 
 _CONDITIONS = {
     "narrow/number": "k > 1073741824",
@@ -23,23 +22,15 @@ _CONDITIONS = {
 def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     """Measure every case on MariaDB and MySQL; return the measurements."""
     taken: list[measure.Measurement] = []
-    for kind in size.kinds:
-        cases = [case for case in size.some(loads.CASES) if measure.wanted(f"{case}/{kind}")]
-        if not cases:
-            continue
-        with start_server(kind) as server:
-            for case in cases:
-                load = loads.write(server, case, size.scale)
-                shape = case.split("/")[0]
-                subjects = {"no filter": ""} | {
-                    f"shmstore {name[len(shape) + 1 :]}": condition
-                    for name, condition in _CONDITIONS.items()
-                    if name.startswith(shape)
-                }
-                for subject, condition in subjects.items():
-                    options = {"row_filter": [f"bench.*: {condition}"]} if condition else {}
-                    rates = decode.several(runs, decode.read_shmstore, server.port, load, **options)
-                    values = [cpu for _, cpu in rates]
-                    taken.append(measure.of("filters", f"{case}/{kind}", subject, "throughput/cpu", "rows/CPU s", values))
-                    measure.say(f"filters {case}/{kind} {subject}: {measure.number(taken[-1].median)} rows/CPU s")
+    for kind, port, load in decode.written(size):
+        case, shape = load.case, load.case.split("/")[0]
+        subjects = {"no filter": ""} | {
+            f"shmstore {name[len(shape) + 1 :]}": condition for name, condition in _CONDITIONS.items() if name.startswith(shape)
+        }
+        for subject, condition in subjects.items():
+            options = {"row_filter": [f"bench.*: {condition}"]} if condition else {}
+            rates = decode.several(runs, decode.read_shmstore, port, load, **options)
+            values = [cpu for _, cpu in rates]
+            taken.append(measure.of("filters", f"{case}/{kind}", subject, "throughput/cpu", "rows/CPU s", values))
+            measure.say(f"filters {case}/{kind} {subject}: {measure.number(taken[-1].median)} rows/CPU s")
     return taken

@@ -25,7 +25,7 @@ def shards(server: Server, database: str, *numbers: int, columns: str = COLUMNS)
     execute(server, database, *[f"CREATE TABLE orders_{number} {columns}" for number in numbers])
 
 
-def told(events: list[Event]) -> list[Any]:
+def seen(events: list[Event]) -> list[Any]:
     """What readers see: rows with the columns' names, statements, and tables whose rows have to be read again."""
     found: list[Any] = []
     for event in events:
@@ -53,7 +53,7 @@ def test_rows_come_under_the_target(any_server: Server, database: str) -> None:
         )
         events = events_of(run, any_server)
     rows = [event for event in events if event.table is not None]
-    assert told(rows) == [
+    assert seen(rows) == [
         *[("orders", {"id": id_, "v": v}) for id_, v in ((1, "a"), (2, "b"), (3, "c"))],
         *(("other", {"id": 5}), ("orders", {"id": 2, "v": "b"})),
     ]
@@ -67,7 +67,7 @@ def test_the_origin_is_a_part_of_the_key(any_server: Server, database: str) -> N
         execute(any_server, database, "INSERT INTO orders_1 VALUES (1, 'a')", "INSERT INTO orders_2 VALUES (1, 'b')")
         execute(any_server, database, "UPDATE orders_2 SET v = 'c'")
         rows = [event for event in events_of(run, any_server) if event.table is not None]
-    assert told(rows) == [
+    assert seen(rows) == [
         ("orders", {"id": 1, "v": "a", "src": f"{database}.orders_1"}),
         ("orders", {"id": 1, "v": "b", "src": f"{database}.orders_2"}),
         ("orders", {"id": 1, "v": "c", "src": f"{database}.orders_2"}),
@@ -97,7 +97,7 @@ def test_a_ddl_that_each_shard_gets_is_put_once(any_server: Server, database: st
             "INSERT INTO orders_3 VALUES (6, 8)",
         )
         events = events_of(run, any_server)
-    assert told(events) == [
+    assert seen(events) == [
         ("orders", {"id": 1, "v": "a"}),
         ("ALTER", "orders", f"ALTER TABLE `{database}`.`orders` ADD COLUMN n INT"),
         ("orders", {"id": 2, "v": "b", "n": 5}),
@@ -110,7 +110,7 @@ def test_a_ddl_that_each_shard_gets_is_put_once(any_server: Server, database: st
 
 
 def test_what_readers_cannot_follow_they_read_again(any_server: Server, database: str) -> None:
-    """TRUNCATE, DROP and RENAME of a shard, and a DDL that gives values to rows which came before it, are told as tables to be read again."""
+    """TRUNCATE, DROP and RENAME of a shard, and a DDL that gives values to rows which came before it, are seen as tables to be read again."""
     shards(any_server, database, 1, 2, 3)
     with running(any_server, include=(f"{database}.*",), rename=rule(database)) as run:
         statements = (
@@ -119,7 +119,7 @@ def test_what_readers_cannot_follow_they_read_again(any_server: Server, database
             *("ALTER TABLE orders_3 ADD COLUMN n INT NOT NULL DEFAULT 7", "RENAME TABLE orders_2 TO gone", "DROP TABLE orders_3"),
         )
         execute(any_server, database, *statements)
-        found = told(events_of(run, any_server))
+        found = seen(events_of(run, any_server))
     target = f"{database}.orders"
     assert found[:4] == [
         ("reread", target, statements[0]),
