@@ -84,7 +84,7 @@ class Snapshot:
         self._whole: WholeTable | None = None  # the table without a key that is put
         self._pause, self._heard = 0.0, False
         self._ahead: list[Position] = []
-        self._saved = 0.0
+        self._saved, self._shown = 0.0, 0  # when, and with how many rows
         self.active = False  # True while there is something to do
         self.waits = False  # True while an end of a transaction is wanted and was not met by chance
         self._misses, self._wants_end = 0, False
@@ -188,6 +188,8 @@ class Snapshot:
         if whole is not None:
             self._busy, self._connections.using = self._tables[0].task, whole.session
         self._try(lambda: self._read_more(until) if whole is None else whole.read_on(until))
+        if self._whole is not None:
+            self._show(self._tables[0].task)
 
     def _advance(self, read: bool) -> None:
         self._busy = self._kept.next_open
@@ -484,15 +486,20 @@ class Snapshot:
             task.progress = task.progress._replace(state="reading", rows=task.progress.rows + count)
 
         done = whole.step(SLICE, put)
-        if not done and time.monotonic() - self._saved >= SHOWN:  # for viewers: after a crash it is read from its beginning
-            self._saved = time.monotonic()
+        if not done:
+            self._show(task)
+            return
+        chunk.table.put(chunk)
+        self._written.append((task, task.progress._replace(state="done", chunks=1)))
+        self._free_stream()
+        self._disturbed.pop((task.database, task.table), None)
+        self._backoff.reset()
+
+    def _show(self, task: Task) -> None:
+        """Write down how many rows of a table without key have come, for viewers: after a crash it is read from its beginning."""
+        if task.progress.rows != self._shown and time.monotonic() - self._saved >= SHOWN:
+            self._saved, self._shown = time.monotonic(), task.progress.rows
             self._kept.save()
-        if done:
-            chunk.table.put(chunk)
-            self._written.append((task, task.progress._replace(state="done", chunks=1)))
-            self._free_stream()
-            self._disturbed.pop((task.database, task.table), None)
-            self._backoff.reset()
 
     def _free_stream(self) -> None:
         """The stream may be read again."""
