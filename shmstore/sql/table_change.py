@@ -237,8 +237,8 @@ class Draft:
         if self._new_key is not None:
             key = self._named_key(slots, period)
         end = _called(slots, "row_end") if implicit else self._end
-        if key and end is not None:  # the end of the row's period belongs to the primary key, but is none alone
-            key = [slot for slot in key if slot is not end] and [*key, *([end] if end not in key else [])]
+        if key and end is not None:  # the end of the row's period belongs to the primary key; one without a name is none alone
+            key = [] if implicit and key == [end] else [*key, *([end] if end not in key else [])]
         for slot in key:  # permanently: it stays so when the key goes
             slot.column = slot.column._replace(nullable=False)
         named = [slot.column.name for slot in slots]
