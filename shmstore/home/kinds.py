@@ -23,6 +23,12 @@ LOG_REMOVED: Final = "log.removed-"
 TEMPORARY: Final = "_*.tmp"
 
 
+# What a backup does with a kind: after a crash it is never ahead of the log, or never behind it; or it is of the moment, and in no backup.
+NEVER_AHEAD: Final = "never ahead"
+NEVER_BEHIND: Final = "never behind"
+MOMENT: Final = "moment"
+
+
 class FileKind(NamedTuple):
     """One kind of file. `pattern` matches its name; `what` it is. `of_source`: it is also in the folder of each of several sources.
     `check` raises where one that is there cannot be read back."""
@@ -33,6 +39,7 @@ class FileKind(NamedTuple):
     of_source: bool = False
     of_reader: bool = False  # the name begins with the subscription's, with which it goes
     folder: bool = False
+    backup: str = NEVER_BEHIND
 
 
 def _read_history(home: Home, path: Path) -> None:
@@ -49,20 +56,37 @@ def _read_request(home: Home, path: Path) -> None:
 
 
 KINDS: Final = (
-    FileKind("log", "log", lambda home, _: identity.read(home), folder=True),
-    FileKind("removed log", f"{LOG_REMOVED}*", folder=True),
+    FileKind("log", "log", lambda home, _: identity.read(home), folder=True, backup=MOMENT),
+    FileKind("removed log", f"{LOG_REMOVED}*", folder=True, backup=MOMENT),
     FileKind(
         "checkpoint",
         f"*{acks.ENDING}",
         lambda home, at: acks.CheckpointFile.of(home, at.name.removesuffix(acks.ENDING)).load(),
         of_reader=True,
+        backup=NEVER_AHEAD,
     ),
-    FileKind("copies set aside", f"*{reader_state.ASIDE}", lambda _, at: reader_state.tables_in(at), of_reader=True),
-    FileKind("planned micro-batch", f"*{reader_state.PLANNED}", lambda _, at: reader_state.planned_in(at), of_reader=True),
-    FileKind("batch of copies", f"*{reader_state.BATCH}", lambda _, at: reader_state.batch_in(at), of_reader=True),
-    FileKind("filter of a client", f"*{reader_state.FILTER}", lambda _, at: reader_state.filter_in(at), of_reader=True),
+    FileKind(
+        "copies set aside", f"*{reader_state.ASIDE}", lambda _, at: reader_state.tables_in(at), of_reader=True, backup=NEVER_AHEAD
+    ),
+    FileKind(
+        "planned micro-batch",
+        f"*{reader_state.PLANNED}",
+        lambda _, at: reader_state.planned_in(at),
+        of_reader=True,
+        backup=NEVER_AHEAD,
+    ),
+    FileKind(
+        "batch of copies", f"*{reader_state.BATCH}", lambda _, at: reader_state.batch_in(at), of_reader=True, backup=NEVER_AHEAD
+    ),
+    FileKind(
+        "filter of a client",
+        f"*{reader_state.FILTER}",
+        lambda _, at: reader_state.filter_in(at),
+        of_reader=True,
+        backup=NEVER_AHEAD,
+    ),
     # A client that was forgotten may come again, with batches of before in its hands: their ids must not be given again.
-    FileKind("batches of a client", f"*{reader_state.BATCHES}"),
+    FileKind("batches of a client", f"*{reader_state.BATCHES}", backup=NEVER_AHEAD),
     FileKind("name of the server", "origin", lambda _, at: read_json(at)["version"], of_source=True),
     FileKind(
         "definitions of tables",
@@ -72,17 +96,17 @@ KINDS: Final = (
     ),
     FileKind("schema history", "schemas-*.jsonl", _read_history, of_source=True),
     FileKind("schema history put aside", "schemas-*.old", of_source=True),
-    FileKind("snapshot progress", snapshots.NAME, lambda home, _: snapshots.ProgressFile(home).load()),
-    FileKind("snapshot request", f"snapshot-*{snapshots.REQUEST}", _read_request),
+    FileKind("snapshot progress", snapshots.NAME, lambda home, _: snapshots.ProgressFile(home).load(), backup=NEVER_AHEAD),
+    FileKind("snapshot request", f"snapshot-*{snapshots.REQUEST}", _read_request, backup=MOMENT),
     FileKind("filters in force", "filters.in-force", lambda _, at: read_json(at)["version"], of_source=True),
-    FileKind("open problems", "problems.open", lambda _, at: read_json(at)["version"], of_source=True),
-    FileKind("request to the producer", f"control-*{control.REQUEST}", control.check_request),
-    FileKind("answers of the producer", control.NAME, lambda _, at: control.read_answers(at)),
+    FileKind("open problems", "problems.open", lambda _, at: read_json(at)["version"], of_source=True, backup=MOMENT),
+    FileKind("request to the producer", f"control-*{control.REQUEST}", control.check_request, backup=MOMENT),
+    FileKind("answers of the producer", control.NAME, lambda _, at: control.read_answers(at), backup=MOMENT),
     FileKind("pause of the producer", pauses.PRODUCER, lambda _, at: pauses.read(at)),
     FileKind("pause of a subscription", f"*{pauses.SUBSCRIPTION}", lambda _, at: pauses.read(at), of_reader=True),
     FileKind("audit log", audit.NAME, lambda home, _: audit.lines(home)),
-    FileKind("digests of verify", "verify", folder=True),
-    FileKind("file of a writer that was killed", TEMPORARY, of_source=True),
+    FileKind("digests of verify", "verify", folder=True, backup=MOMENT),
+    FileKind("file of a writer that was killed", TEMPORARY, of_source=True, backup=MOMENT),
 )
 
 

@@ -1,4 +1,4 @@
-"""`shmstore ls`, `stat`, `check`, `create` and `rm`: stores of this host."""
+"""`shmstore ls`, `stat`, `check`, `create`, `backup` and `rm`: stores of this host."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shmstore.cli.command import Commands
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from shmstore import StoreStat
     from shmstore.consumer.live.figures import ShownStore
     from shmstore.store.remembered import RememberedStore
+
+
+SHOWN = 10.0  # seconds after which `backup` says again how far it is
 
 
 def add(commands: Commands) -> None:
@@ -60,6 +64,16 @@ def add(commands: Commands) -> None:
         create, "create", "create an empty store", "  shmstore create orders --capacity 65536 --lag evict --evict-after 60"
     )
     create_flags(sub)
+    sub = commands.add(
+        backup,
+        "backup",
+        "copy a store's home while it is in use",
+        "  shmstore backup orders /backup/2026-01-31",
+        "The copy is in FOLDER/STORE: the log, the readers' acks, the tables' definitions and snapshots, as after a power cut. Producer and readers may "
+        "run. The copy gets its name when it is complete, and is read from end to end then; exit code 1 if there is damage. To restore it, stop "
+        "producer and readers, remove the store with `shmstore rm STORE --log`, and put the copy where its home was.",
+    )
+    sub.add_argument("folder", metavar="FOLDER", help="where to put it, on another disk if possible; FOLDER/STORE must not exist")
     sub = commands.add(
         rm,
         "rm",
@@ -249,6 +263,35 @@ def create(options: argparse.Namespace) -> int:
         state=options.state,
     ):
         return 0
+
+
+def backup(options: argparse.Namespace) -> int:
+    """`shmstore backup`. It says every `SHOWN` seconds how far it is."""
+    from shmstore.log.backup import back_up
+    from shmstore.store.remembered import describe_home
+    from shmstore.units import quantity
+
+    home, bytes_copied, shown = home_of(options), 0, time.monotonic()
+
+    def copied(count: int) -> None:
+        nonlocal bytes_copied, shown
+        bytes_copied += count
+        if time.monotonic() - shown >= SHOWN:
+            shown = time.monotonic()
+            say(f"{options.store}: {quantity(bytes_copied)} of {quantity(describe_home(home).bytes)}")
+
+    made = back_up(home, Path(options.folder), copied)
+    if made.problems:
+        print(*map(printable, made.problems), sep="\n")
+        return 1
+    what = "readers' places and tables' definitions; the store has no log"
+    if made.home.has_log:
+        found = describe_home(made.home)
+        what = (
+            f"{found.newest - found.oldest + 1:,} events up to {found.newest:,}, {quantity(found.bytes)} in {found.files:,} files"
+        )
+    print(f"{options.store}: {what}, are in {made.home.path}")
+    return 0
 
 
 def rm(options: argparse.Namespace) -> int:
