@@ -290,6 +290,10 @@ def encode_head(header: Header) -> bytes:
     return _EVENT + pack(header[:-1]) + pack(header.resume)
 
 
+_NO_ROWS: Final[tuple[Row, ...]] = ()
+_tuple: Final = tuple.__new__
+
+
 def decode(payload: bytes | memoryview, sequence: int = -1) -> Event:
     """Return the event in `payload`, which has `sequence` in its store. Raises `StoreCorrupt` where the bytes are not one."""
     try:
@@ -313,13 +317,17 @@ def decode(payload: bytes | memoryview, sequence: int = -1) -> Event:
             resume,
         ) = header
         body = memoryview(payload)[at:]
-        table, makes = (None, b"") if schema is None else _known(schema)
-        if table is None and bytes(body[:2]) != _NIL:  # bytes: of signed ones, as in Arrow's buffers, it is another number
-            raise ValueError("it has rows and no table")
-        event = Event(
+        if schema is None:
+            if bytes(body[:2]) != _NIL:  # bytes: of signed ones, as in Arrow's buffers, it is another number
+                raise ValueError("it has rows and no table")
+            table, rows = None, _NO_ROWS
+        else:
+            table, makes = _known(schema)
+            rows = _decode_rows(table, makes, body)
+        fields = (
             _ENTRY[entry],
             _TYPE[type_],
-            Position(file, offset, gtids, row) if resume is None else header.position,
+            _tuple(Position, (file, offset, gtids, row, ())) if resume is None else header.position,
             time_ms,
             server,
             length,
@@ -328,11 +336,12 @@ def decode(payload: bytes | memoryview, sequence: int = -1) -> Event:
             part,
             database,
             table,
-            () if table is None else _decode_rows(table, makes, body),
+            rows,
             sql,
             props,
             None if resume is None else header.cut,
         )
+        event = _tuple(Event, fields)  # as Event(*fields), in less than half of its time
         event.__dict__["sequence"] = sequence  # no field of the tuple: see `Event`
         return event
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
