@@ -119,6 +119,9 @@ class SqlDialect(Protocol):
     def type_of(self, column: Column, *, key: bool, columns: int) -> str:
         """Return the type of the copy of `column`, in a table of so many `columns`."""
 
+    def too_narrow(self, shape: TableShape, rows: pa.Table) -> Mapping[str, str]:
+        """Return new types for the columns of a copy of `shape` that are too narrow for values of `rows`; a key's columns stay as they are."""
+
     def known(self, name: str, type_: str) -> Column | None:
         """Return the source's column that holds every value of a copy's column of `type_`, and no other; None where that is not known."""
 

@@ -12,16 +12,19 @@ between any two lines; the lock of a copy is the session's, so that it outlasts 
 from __future__ import annotations
 
 import hashlib
+import re
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pymysql
 
 from shmstore.certificate import load_certificate
+from shmstore.column_type import bytes_of_character
 from shmstore.consumer.copies.change_reduction import CURRENT, OURS, SEQ, VALID_TO, CopyRefuses
 from shmstore.consumer.copies.database_url import ServerUrl
 from shmstore.consumer.copies.databases.dialect import Refusal, Reshaping, Statements, TablePlace, TableShape
@@ -34,12 +37,11 @@ _CONNECT_SECONDS = 10
 _STATEMENT_BYTES = 1 << 19  # of a statement with many rows
 _NAME_CHARACTERS = 64
 _BLANKS = tuple(" \t\n\v\f\r")  # that end no name
-_WIDTHS = {"utf8mb4": 4, "utf8mb3": 3, "utf8": 3, "utf16": 4, "utf16le": 4, "utf32": 4, "ucs2": 2, "gbk": 2, "big5": 2, "sjis": 2}
-_WIDTHS |= {"cp932": 2, "gb2312": 2, "euckr": 2, "gb18030": 4, "eucjpms": 3, "ujis": 3}
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "integer", "bigint")
 _SHORT = 255
 _WIDE_TABLE = 60  # columns from which VARCHAR(255) may pass MySQL's 65,535 bytes a row
 _KEY_CHARACTERS = 768
+_VARCHAR = re.compile(r"varchar\((\d+)\)", re.IGNORECASE)
 _ESCAPES = (("\\", "\\\\"), ("'", "''"))
 _OF_VALUES = {1263, 1264, 1265, 1292, 1366, 1367, 1406, 1411, 1416, 1425, 1441, 1690, 3140, 3156, 4025}
 _OF_ALL = {
@@ -210,11 +212,21 @@ class MySql(StagingSql):
             return "VARBINARY(767)" if key else "LONGBLOB"
         if kind == "json" and not self._mariadb:
             return "JSON"
-        characters = column.size // _WIDTHS.get(column.charset, 1)
+        characters = column.size // bytes_of_character(column.charset)
         if key:
             return f"VARCHAR({min(_KEY_CHARACTERS, characters or _SHORT)})"
         short = kind in ("char", "varchar") and 0 < characters <= _SHORT and columns <= _WIDE_TABLE
         return f"VARCHAR({characters})" if short else "LONGTEXT"
+
+    def too_narrow(self, shape: TableShape, rows: pa.Table) -> Mapping[str, str]:
+        """Of VARCHARs: MariaDB takes more characters into a VARCHAR(30) COMPRESSED than 30, as many as fit the bytes of 30, also in strict mode."""
+        wider = {}
+        for name, type_ in shape.columns.items():
+            length = _VARCHAR.fullmatch(type_)
+            if length and name not in shape.keys and name in rows.column_names and pa.types.is_string(rows.schema.field(name).type):
+                longest = pc.max(pc.utf8_length(rows.column(name))).as_py() or 0
+                wider |= {name: "LONGTEXT"} if longest > int(length[1]) else {}
+        return wider
 
     def known(self, name: str, type_: str) -> Column | None:
         """`SqlDialect.known`."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
 
-from shmstore.consumer.copies.databases.dialect import Statements, TablePlace
+from shmstore.consumer.copies.databases.dialect import Statements, TablePlace, TableShape
 
 
 class StandardSql:
@@ -42,6 +42,10 @@ class StandardSql:
         """`SqlDialect.add`."""
         given = f" DEFAULT {default}" if default else ""
         database.execute(f"ALTER TABLE {self.table(place)} ADD COLUMN {self.quote(name)} {type_}{given}")
+
+    def too_narrow(self, shape: TableShape, rows: pa.Table) -> Mapping[str, str]:
+        """None is: types of text have no length."""
+        return {}
 
     def names(self, columns: Sequence[str]) -> str:
         """Return names as a list of identifiers."""

@@ -309,6 +309,9 @@ class DatabaseTable:
     def _merge(self, step: Merge) -> None:
         shape = self._fit(step.schema, step.keys, history=False)
         step = schema_evolution.spelled(step, list(shape.columns))
+        self._widen(step.upserts)
+        if step.updates is not None:
+            self._widen(step.updates)
         with self._database.all_or_nothing():
             self._database.dialect.merge(self._database, self._place, list(step.keys), step.deletes, step.upserts)
             if step.updates is not None and len(step.updates):
@@ -317,12 +320,21 @@ class DatabaseTable:
     def _add_versions(self, step: Versions) -> None:
         shape = self._fit(step.schema, step.keys, history=True)
         step = schema_evolution.spelled(step, list(shape.columns))
+        self._widen(step.versions)
         dialect, database = self._database.dialect, self._database
         with database.all_or_nothing():
             dialect.end_versions(database, self._place, list(step.keys), step.ends)
             # a version that is there came from another query, or from a batch of another number: the same row
             keys = [*step.keys, SEQ]
             dialect.merge(database, self._place, keys, step.versions.select(keys).slice(0, 0), step.versions)
+
+    def _widen(self, rows: pa.Table) -> None:
+        """Make room for values that their server holds though its column is too short for them. Done again it changes nothing."""
+        assert self._shape is not None
+        dialect = self._database.dialect
+        if wider := dialect.too_narrow(self._shape, rows):
+            dialect.reshape(self._database, self._place, self._shape, Reshaping(modify=wider))
+            self._look()
 
     # ---------------------------------------------------------------- columns
 

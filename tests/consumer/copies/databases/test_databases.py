@@ -497,6 +497,27 @@ def test_a_column_whose_values_do_not_fit_its_new_type(target: Copies, binlog: B
     assert target.select("t") == texts([(1, "long"), (2, "more")])
 
 
+@pytest.mark.parametrize("history", [False, True])
+def test_text_that_is_longer_than_its_column(target: Copies, binlog: Binlog, seed: int, history: bool) -> None:
+    """MariaDB's VARCHAR(n) COMPRESSED holds more characters than n, as many as fit the bytes of n: no copy is too narrow for them."""
+    choose, sizes = random.Random(seed), {"utf8mb4": 4, "utf8mb3": 3, "ucs2": 2, "gbk": 2, "latin1": 1}
+    lengths = {charset: choose.choice([1, 30, 63, 255]) for charset in sizes}
+    columns = [Column(f"c_{charset}", "varchar", size=sizes[charset] * n, charset=charset) for charset, n in lengths.items()]
+    table = TableSchema("shop", "packed", (Column("id", "int"), *columns), (0,))
+    copy, model = replication(target, history=history), dict[int, tuple[Any, ...]]()
+    for batch in range(3):
+        for key in range(batch, batch + 2):
+            row = (key, *["x" * choose.randint(0, column.size // choose.choice([1, sizes[column.charset]])) for column in columns])
+            change = binlog.update((model[key], row), table=table) if key in model else binlog.insert(row, table=table)
+            model[key] = row
+            apply(copy, 3 * batch + key, change)
+    assert copy.aside == []
+    names = ", ".join(column.name for column in table.columns)
+    current = " WHERE _current" if history else ""
+    held = target.query(f"SELECT {names} FROM {target.name('packed')}{current}")
+    assert texts(held) == texts(model.values()), f"seed {seed}"
+
+
 def test_values_that_no_reading_makes_fit(
     target: Copies, binlog: Binlog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
