@@ -90,6 +90,7 @@ class DuckDB:
         self._path, self._lake = str(Path(path).absolute()), lake
         self._connection: duckdb.DuckDBPyConnection | None = None
         self.opened = 0  # how often: another process may have written in between
+        self.changed: set[str] = set()  # the tables whose rows the transaction has changed
         self._catalog = ""
 
     def table(self, path: str, name: str) -> DuckDBTable:
@@ -129,6 +130,7 @@ class DuckDB:
         self._open()
         try:
             self.execute("BEGIN")
+            self.changed.clear()
             yield
             self.execute("COMMIT")
         except BaseException:
@@ -318,6 +320,8 @@ class DuckDBTable:
             self._database.execute(sql, ended=moment)
         elif isinstance(step, Empty):
             self._database.execute(f"DELETE FROM {self._table}")
+        if step is not None and not isinstance(step, Alter):
+            self._database.changed.add(self._path)
         self._keep(marks)
 
     def remove(self) -> None:
@@ -348,7 +352,18 @@ class DuckDBTable:
         self._database.execute(
             f"CREATE OR REPLACE TABLE {self._table} ({', '.join(f'{quoted(name)} {type_}' for name, type_ in columns.items())})"
         )
+        self._database.changed.add(self._path)
         self._types = columns
+
+    def _rewrite(self, columns: str, source: str, **rows: pa.Table) -> None:
+        """Put these columns of a source in the place of the table. They go into a table of another name first: in a transaction that has written to
+        the table, a DuckLake that replaces it removes files which the query reads."""
+        fresh = f"{OURS}new_{self._bare}"
+        database, other = self._database, self._database.quote(self._schema, fresh)
+        database.execute(f"CREATE TABLE {other} AS SELECT {columns} FROM {source}", **rows)
+        database.execute(f"DROP TABLE {self._table}")
+        database.execute(f"ALTER TABLE {other} RENAME TO {quoted(self._bare)}")
+        database.changed.add(self._path)
 
     def _fit(self, step: Any) -> Any:
         """Check that the columns are those of the rows, which get the spelling of the copy's; a copy without rows takes theirs."""
@@ -405,13 +420,14 @@ class DuckDBTable:
         if not other.exists:
             self._make(target_fields(step.schema))
             return
-        self._database.execute(f"CREATE OR REPLACE TABLE {self._table} AS SELECT * FROM {other._table}")
+        self._rewrite("*", other._table)
         self._types = dict(other._types)
 
     # ---------------------------------------------------------------- columns
 
     def _alter(self, step: Alter) -> None:
-        """All changes at once: the rows are written again, with the values that the new columns have. Raises `CopyDiffers`."""
+        """All changes at once: the rows are written again, with the values that the new columns have. Columns without values are added alone, where the
+        transaction has not changed rows before: DuckDB up to 1.5 could not commit both. Raises `CopyDiffers`."""
         there = {folded(name): name for name in self._types}
         wanted = {
             name: (quoted(name), type_, name) for name, type_ in self._types.items()
@@ -430,14 +446,15 @@ class DuckDBTable:
                 self._fits(old, type_)
                 wanted[old] = (f"CAST({quoted(old)} AS {type_})", type_, change.to)
         columns = [*wanted.values(), *added]
-        if all(value == quoted(name) for value, _, name in wanted.values()) and len(wanted) == len(self._types) and not constants:
+        same = len(wanted) == len(self._types) and all(value == quoted(name) for value, _, name in wanted.values())
+        if same and not constants and self._path not in self._database.changed:
             for _, type_, name in added:  # nothing of the rows is read for it
                 self._database.execute(f"ALTER TABLE {self._table} ADD COLUMN {quoted(name)} {type_}")
         else:
             values = ", ".join(f"{value} AS {quoted(name)}" for value, _, name in columns)
             one = {"defaults": pa.table(constants)} if constants else {}
             source = f"{self._table}{', defaults' * bool(constants)}"
-            self._database.execute(f"CREATE OR REPLACE TABLE {self._table} AS SELECT {values} FROM {source}", **one)
+            self._rewrite(values, source, **one)
         self._types = {name: type_ for _, type_, name in columns}
 
     def _added(self, change: Change, constants: dict[str, pa.Array]) -> tuple[str, str, str]:

@@ -15,7 +15,7 @@ from shmstore import Column, EventType, TableSchema
 from shmstore.consumer.copies import copy as copies_
 from shmstore.consumer.copies.copy import Copy
 from shmstore.consumer.copies.targets.folders import AT_ONCE
-from tests.consumer.copies.lakes import FORMATS, apply, as_verify_reads, exists, move_away, read, replication, rows
+from tests.consumer.copies.lakes import DUCKDB, FORMATS, apply, as_verify_reads, exists, move_away, read, replication, rows
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
 
 HELPERS = [
@@ -148,6 +148,39 @@ def test_an_error_of_one_table_sets_that_one_aside(
     assert set(rows(copy, "parquet")) == {1, 2, 3}
 
 
+@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("format", FORMATS)
+def test_more_steps_than_a_batch_can_have(
+    tmp_path: Path, binlog: Binlog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, format: str, history: bool
+) -> None:
+    """The copy is read again, and no number of the next batch is taken; as many steps as there can be are done one by one."""
+    monkeypatch.setattr(copies_, "_STEPS", 4)
+    caplog.set_level(logging.INFO)
+    other = ORDERS._replace(table="other")
+    copy = replication(tmp_path, format, history=history)
+    apply(copy, 0, binlog.insert(order_row(1)))
+    ddl = binlog.ddl("ALTER TABLE orders ADD INDEX (status)")
+    four = [part for key in range(2, 6) for part in (binlog.insert(order_row(key)), ddl)]
+    apply(copy, 1, *four)
+    assert not copy.aside
+    assert set(rows(copy, format)) == {1, 2, 3, 4, 5}
+    five = [part for key in range(6, 11) for part in (binlog.insert(order_row(key)), ddl)]
+    for _ in range(2):  # as it comes, and again
+        apply(copy, 2, *five, binlog.insert(order_row(1), table=other))
+        assert "its batch has 5 steps, and can have 4" in caplog.text
+        assert copy.aside == ["shop.orders"]
+        assert set(rows(copy, format)) == {1, 2, 3, 4, 5}
+        assert set(rows(copy, format, "other")) == {1}
+        copy = replication(tmp_path, format, history=history)
+    apply(copy, 3, binlog.insert(order_row(11)))
+    assert set(rows(copy, format)) == {1, 2, 3, 4, 5}
+    if not history:  # which ends where a change cannot be followed
+        apply(copy, 4, binlog.read("whole", *map(order_row, range(1, 12))))
+        apply(copy, 5, binlog.delete(order_row(1)))
+        assert not copy.aside
+        assert set(rows(copy, format)) == set(range(2, 12))
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_large_table_does_not_hold_up_small_ones(
     tmp_path: Path, binlog: Binlog, monkeypatch: pytest.MonkeyPatch, format: str
@@ -161,7 +194,7 @@ def test_a_large_table_does_not_hold_up_small_ones(
         callers.add(threading.current_thread())
         running.add(self._name)
         most.append(len(running))
-        if self._name == "shop.large" and format != "duckdb":
+        if self._name == "shop.large" and format not in DUCKDB:
             assert small.wait(60)
         real(self, step, at)
         running.remove(self._name)
@@ -170,8 +203,8 @@ def test_a_large_table_does_not_hold_up_small_ones(
 
     monkeypatch.setattr(Copy, "_follow", follow)
     apply(replication(tmp_path, format), 0, *(binlog.insert(order_row(1), table=table) for table in tables))
-    assert 1 + (format != "duckdb") <= max(most) <= (1 if format == "duckdb" else AT_ONCE)
-    assert (threading.current_thread() in callers) == (format == "duckdb")
+    assert 1 + (format not in DUCKDB) <= max(most) <= (1 if format in DUCKDB else AT_ONCE)
+    assert (threading.current_thread() in callers) == (format in DUCKDB)
     assert all(set(rows(replication(tmp_path, format), format, table.table)) == {1} for table in tables)
 
 
