@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from shmstore import EventStore, EventType
 from shmstore.encoding.codec import Packed, pack, unpack_rows
@@ -13,6 +13,9 @@ from shmstore.producer.snapshot.chunks import Chunk
 from shmstore.producer.snapshot.read_events import ReadEvents
 from shmstore.producer.snapshot.shape import Shape
 from shmstore.producer.transactions.decoder import EventDecoder
+
+#: The body of an event without rows, as `codec.encode` writes it: with a list of none the batch that it is in could not be read in compiled code.
+NO_ROWS: Final[list[Any]] = [None, None, None, None]
 
 
 class RowSource(Protocol):
@@ -66,8 +69,7 @@ class Placing:
     def put_end(self, target: tuple[str, str], schema: bytes, request: SnapshotRequest) -> None:
         """Write that all rows of `target` have come, where the last of its tables has none."""
         props = {"snapshot": request.id, "snapshot_reason": request.reason}
-        nothing: list[Any] = [None, None, None, []]
-        self._read_events.put(self._store.latest_event, target, schema, 0, lambda *_: nothing, 0, props, "last")
+        self._read_events.put(self._store.latest_event, target, schema, 0, lambda *_: NO_ROWS, 0, props, "last")
 
     def _as_selected(self, shape: Shape, rows: SelectRows, keys: list[set[bytes]]) -> list[set[bytes]]:
         """Those of `keys`, which hold hashes as the stream does, that `rows` have, with the values that the server has."""
@@ -82,6 +84,6 @@ class Placing:
     def _body(self, shape: Shape, rows: RowSource | None, first: int, count: int) -> list[Any]:
         """The body of an event with some of the rows, after the column filters."""
         if rows is None or not count:
-            return [None, None, None, []]
+            return NO_ROWS
         body = [None, None, shape.present, Packed(rows.array(first, count))]
         return self._decoder.filter.apply(shape.plan, body, len(shape.selected.table.schema.columns))

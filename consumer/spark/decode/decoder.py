@@ -205,7 +205,7 @@ class Decoder:
         for (header, body), schema in zip(events.stored(run), events.records["schema"][run].tolist(), strict=True):
             table = tables[schema]
             if table is not None:
-                items.append(_Item(header, OPS[header.type & 255], table, body, len(body[1] if body[3] is None else body[3])))
+                items.append(_Item(header, OPS[header.type & 255], table, body, len(body[1] or body[3] or ())))
             elif (other := self._other(header)) is not None:
                 items.append(other)
         if not items:

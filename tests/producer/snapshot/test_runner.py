@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from shmstore import EntryType, Event, EventStore, EventType, producer
+from shmstore.encoding.arrow import COMPILED, Events
+from shmstore.encoding.arrow_rows import index_events
 from shmstore.encoding.codec import Header
 from shmstore.producer.connection.backoff import Backoff
 from shmstore.producer.connection.dump import BinlogReader
@@ -52,6 +54,9 @@ def test_a_reader_may_begin_at_the_first_event_of_a_table(any_server: Server, da
                 producer.request_snapshot(run.settings.store, f"{database}.t", state=run.settings.state, id=f"0000000{number}")
                 wait_for(lambda: finished(run), "the snapshot")
             load.stop()
+            with EventStore.attach(run.settings.store) as store:
+                batches = list(store.read(store.oldest, store.newest))
+                assert all(isinstance(index_events(batch.raw, batch.ends), Events) for batch in batches) == COMPILED
             events = events_of(run, any_server)
     finally:
         load._stop.set()
