@@ -101,7 +101,7 @@ PUBLIC = {
     "shmstore.stored_json": "parse_json read_json",
     "shmstore.certificate": "load_certificate",
     "shmstore.clock": "as_calendar_ms boot_ms calendar_ms",
-    "shmstore.column_type": "column_type logged_type sized",
+    "shmstore.column_type": "bytes_of_character column_type logged_type sized",
     "shmstore.encoding.arrow": "BINARY_TYPES Events Image PartialImage RowPositions ZeroDate arrow_type column_array fit widens",
     "shmstore.encoding.arrow_rows": "OPS Spread StoredEvents index_events partial_images partial_reads read_images read_rows runs stored_positions",
     "shmstore.encoding.codec": (

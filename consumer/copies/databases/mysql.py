@@ -220,12 +220,13 @@ class MySql(StagingSql):
 
     def too_narrow(self, shape: TableShape, rows: pa.Table) -> Mapping[str, str]:
         """Of VARCHARs: MariaDB takes more characters into a VARCHAR(30) COMPRESSED than 30, as many as fit the bytes of 30, also in strict mode."""
-        wider = {}
-        for name, type_ in shape.columns.items():
-            length = _VARCHAR.fullmatch(type_)
-            if length and name not in shape.keys and name in rows.column_names and pa.types.is_string(rows.schema.field(name).type):
-                longest = pc.max(pc.utf8_length(rows.column(name))).as_py() or 0
-                wider |= {name: "LONGTEXT"} if longest > int(length[1]) else {}
+        wider: dict[str, str] = {}
+        for field in rows.schema:
+            length = _VARCHAR.fullmatch(shape.columns.get(field.name, ""))
+            if length is None or field.name in shape.keys or not pa.types.is_string(field.type):
+                continue
+            if (pc.max(pc.utf8_length(rows.column(field.name))).as_py() or 0) > int(length[1]):
+                wider[field.name] = "LONGTEXT"
         return wider
 
     def known(self, name: str, type_: str) -> Column | None:

@@ -507,7 +507,8 @@ def test_text_that_is_longer_than_its_column(target: Copies, binlog: Binlog, see
     copy, model = replication(target, history=history), dict[int, tuple[Any, ...]]()
     for batch in range(3):
         for key in range(batch, batch + 2):
-            row = (key, *["x" * choose.randint(0, column.size // choose.choice([1, sizes[column.charset]])) for column in columns])
+            widths = [column.size // choose.choice([1, sizes[column.charset]]) for column in columns]
+            row = (key, *["x" * choose.randint(0, width) for width in widths])
             change = binlog.update((model[key], row), table=table) if key in model else binlog.insert(row, table=table)
             model[key] = row
             apply(copy, 3 * batch + key, change)
