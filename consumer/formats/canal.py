@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from shmstore.clock import calendar_ms
 from shmstore.column_type import column_type
 from shmstore.consumer.formats.canal_statement import canal_statement
-from shmstore.consumer.formats.canal_values import Values, canal_key, renderings
-from shmstore.consumer.formats.context import STATEMENTS, Context, image
-from shmstore.event import ABSENT, Event, EventType
+from shmstore.consumer.formats.canal_values import Rendering, Values, canal_key, renderings
+from shmstore.consumer.formats.context import STATEMENTS, Context
+from shmstore.event import ABSENT, Absent, Event, EventType
+
+_ABSENT: Final = frozenset((Absent,))
+_NO_VALUE: Final = frozenset((Absent, type(None)))
+_OWN: Final = _NO_VALUE | {str}
+_SAME_TEXT: Final = frozenset((str, int, bytes, type(None)))  # equal values of these have equal texts, unlike -0.0 and 0.0
 
 
 def documents(event: Event, context: Context) -> Iterator[dict[str, Any]]:
@@ -47,22 +52,35 @@ def documents(event: Event, context: Context) -> Iterator[dict[str, Any]]:
 
 
 def _rows(event: Event) -> dict[str, Any]:
-    """What the message of a rows event has of its table and its rows."""
+    """What the message of a rows event has of its table and its rows. Column by column: what a type needs is looked up once for all rows."""
     table = event.table
     assert table is not None
     columns, key, shown = table.columns, canal_key(table), renderings(table, Values.CANAL)
-    texts = tuple(column.text for column in shown)
-    data, old = [], []
-    last: tuple[Any, ...] = ()  # the columns that a row has are the same in all rows of an event
-    for before, after in event.rows:
-        last = before or () if after is None else after
-        now = image(table, last, texts) or {}
-        if now:
-            data.append(now)
-        if before is not None and after is not None:
-            # Only what this row changed: Canal lets the set of changed columns grow over the rows of an event.
-            was = image(table, before, texts) or {}
-            old.append({column: text for column, text in was.items() if column in now and now[column] != text})
+    newest = [before or () if after is None else after for before, after in event.rows]
+    changes = [number for number, (before, after) in enumerate(event.rows) if before is not None and after is not None]
+    values = list(zip(*newest, strict=True)) or [()] * len(columns)
+    earlier = list(zip(*[event.rows[number].before or () for number in changes], strict=True)) or [()] * len(columns)
+    names, texts, some_absent = [], [], False
+    old: list[dict[str, Any]] = [{} for _ in changes]
+    for column, rendered, now, was in zip(columns, shown, values, earlier, strict=True):
+        kinds = set(map(type, now))
+        if kinds <= _ABSENT:
+            continue
+        some_absent |= Absent in kinds
+        names.append(column.name)
+        texts.append(_texts(rendered, now, kinds))
+        # Only what this row changed: Canal lets the set of changed columns grow over the rows of an event.
+        before_kinds = set(map(type, was))
+        if len(was) == len(now) and was == now and kinds <= _SAME_TEXT and before_kinds <= _SAME_TEXT:
+            continue
+        before_texts = _texts(rendered, was, before_kinds)
+        for number, text, row in zip(changes, before_texts, old, strict=True):
+            if text != texts[-1][number] and text is not ABSENT and texts[-1][number] is not ABSENT:
+                row[column.name] = text
+    data = [dict(zip(names, row, strict=True)) for row in zip(*texts, strict=True)]
+    if some_absent:
+        data = [present for row in data if (present := {name: text for name, text in row.items() if text is not ABSENT})]
+    last = newest[-1] if newest else ()
     present = [i for i, value in enumerate(last) if value is not ABSENT]
     return {
         "data": data or None,
@@ -73,3 +91,13 @@ def _rows(event: Event) -> dict[str, Any]:
         "sqlType": {columns[i].name: shown[i].type_of(last[i]) for i in present} or None,
         "table": table.table,
     }
+
+
+def _texts(rendered: Rendering, values: Sequence[Any], kinds: set[type]) -> Sequence[Any]:
+    """A column's values as text; NULL and `ABSENT` stay. `kinds` are the values' types."""
+    if rendered.own and kinds <= _OWN:
+        return values
+    text = rendered.text
+    if kinds & _NO_VALUE:
+        return [value if value is None or value is ABSENT else text(value) for value in values]
+    return list(map(text, values))
