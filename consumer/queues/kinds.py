@@ -177,10 +177,14 @@ def kinds() -> list[str]:
 
 
 def make(kind: str, connection: QueueConnection) -> Queue:
-    """Return the queue of that kind. Raises ValueError for one that is not known."""
+    """Return the queue of that kind. Raises ValueError for one that is not known, or that keeps no marks where each change is to come once."""
     if kind in _OURS:
         return _OURS[kind](connection)
     for point in entry_points(group="shmstore.queues", name=kind):
         queue: Queue = point.load()(connection)
+        if connection.exactly_once and not queue.exactly_once:
+            raise ValueError(
+                f"queue {kind!r} keeps no marks, so a batch may come twice after a failure: say so with --delivery at-least-once"
+            )
         return queue
     raise ValueError(f"queue {kind!r} is unknown; there are {', '.join(kinds())}{did_you_mean(kind, kinds())}")
