@@ -16,6 +16,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
@@ -92,6 +93,7 @@ class Kafka:
         common: dict[str, Any] = {
             "bootstrap.servers": brokers,
             "client.id": "shmstore",
+            "reconnect.backoff.max.ms": 1000,  # a broker that is there again is found soon
             "error_cb": self._noted,
             "logger": _silent(),
         }
@@ -398,6 +400,7 @@ class Kafka:
                     raise QueueUnreachable("Kafka takes no messages") from None
             except KafkaException as error:
                 if error.args[0].code() in _TOO_LARGE:
+                    self._end_open()
                     raise self._too_large(message, "message.max.bytes of this client") from error
                 raise
 
@@ -430,11 +433,12 @@ class Kafka:
         """Raise for what was not delivered, the most telling first."""
         too_large = [message for error, message in self._failed if error.code() in _TOO_LARGE]
         if too_large:
+            self._end_open()
             largest = max(too_large, key=_size)
             whole = int(self._settings["batch.size"])
             if len(too_large) > 1 and whole > _size(largest):
                 # A topic's limit is on what one request has for a partition: each of these may be small enough.
-                self._settings["batch.size"] = max(_size(largest), whole // 4)
+                self._settings["batch.size"] = max(_size(largest), whole // 16)
                 raise QueueUnreachable("Kafka takes only smaller batches of messages") from cause
             sent = next((each for each in self._sent if each[:3] == largest[:3]), largest)
             raise self._too_large(sent, "the broker refuses it") from cause
@@ -444,6 +448,12 @@ class Kafka:
         for error, _ in self._failed:
             if error.code() not in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
                 raise self._raised(error, "did not take a message") from cause
+
+    def _end_open(self) -> None:
+        """End the open transaction now: the broker answers, and `open` would have to wait until its coordinator has ended it."""
+        if self._producer is not None:
+            with suppress(KafkaException):
+                self._producer.abort_transaction(_SLICE)
 
     def _too_large(self, message: Message, why: str) -> MessageTooLarge:
         return MessageTooLarge(

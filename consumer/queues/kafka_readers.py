@@ -33,7 +33,9 @@ class Readers:
 
     def __init__(self, settings: Mapping[str, Any], ask: Ask, refuse: Refuse, stopped: Callable[[], bool]) -> None:
         self._ask, self._refuse, self._stopped = ask, refuse, stopped
-        shared = {"group.id": "shmstore", "enable.auto.commit": False, "enable.partition.eof": True}
+        # The end of a partition is known when a fetch brings nothing: the broker is to answer that one soon.
+        soon = {"fetch.wait.max.ms": 10}
+        shared = {"group.id": "shmstore", "enable.auto.commit": False, "enable.partition.eof": True, **soon}
         self._committed = Consumer({**settings, **shared, "isolation.level": "read_committed"})
         self._all = Consumer({**settings, **shared, "isolation.level": "read_uncommitted"})
 

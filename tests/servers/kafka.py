@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from tests.servers.ports import free_port
 from tests.servers.process import START_SECONDS
 
 VERSION = "4.4.0"
+SOON = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # a start takes half the CPU; what is measured does without
 _PROPERTIES = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
@@ -55,9 +56,9 @@ class Broker:
         protocol: str = "PLAINTEXT",
         options: Mapping[str, str] | None = None,
         scram: str = "",
-        memory: str = "512m",
+        java: Sequence[str] = SOON,
     ) -> None:
-        self.folder, self._java = folder, ["java", f"-Xmx{memory}", "-cp", f"{jars()}/*"]
+        self.folder, self._java = folder, ["java", "-Xmx512m", *java, "-cp", f"{jars()}/*"]
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self._settings = folder / "server.properties"
@@ -118,10 +119,12 @@ class Broker:
 
 
 @contextmanager
-def kafka(protocol: str = "PLAINTEXT", options: Mapping[str, str] | None = None, scram: str = "") -> Iterator[Broker]:
-    """A broker while the block runs."""
+def kafka(
+    protocol: str = "PLAINTEXT", options: Mapping[str, str] | None = None, scram: str = "", java: Sequence[str] = SOON
+) -> Iterator[Broker]:
+    """A broker while the block runs. `java` are the options of its Java."""
     with tempfile.TemporaryDirectory(prefix="shmstore-kafka-") as folder:
-        broker = Broker(Path(folder), protocol, options, scram)
+        broker = Broker(Path(folder), protocol, options, scram, java)
         try:
             broker.start()
             yield broker

@@ -42,7 +42,7 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     cases = [case for case in size.some(loads.CASES) if measure.wanted(case)]
     if not cases:
         return taken
-    with start_server(size.kinds[-1]) as server, kafka(options={"num.partitions": "1"}) as broker:
+    with start_server(size.kinds[-1]) as server, kafka(options={"num.partitions": "1"}, java=()) as broker:
         for case in cases:
             load = loads.write(server, case, size.scale)
             subjects: dict[str, Callable[[], _Rates]] = {

@@ -23,7 +23,7 @@ class Broker:
     def __init__(self, folder: Path, size: int) -> None:
         self._size = size
         try:
-            self._broker = kafka.Broker(folder, memory="1g", options={"num.partitions": "1"})
+            self._broker = kafka.Broker(folder, java=("-Xmx1g",), options={"num.partitions": "1"})
             self._broker.start()
         except ServerUnavailable as error:
             raise ImportError(str(error)) from error

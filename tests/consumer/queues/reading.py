@@ -28,6 +28,7 @@ def messages(broker: Broker, topic: str, **settings: Any) -> dict[int, list[Any]
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "enable.auto.commit": False,
+            "fetch.wait.max.ms": 10,  # the last fetch, which brings nothing, is answered soon
         }
         | settings
     )

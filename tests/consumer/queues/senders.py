@@ -53,15 +53,17 @@ def kill_senders(
     kills: int,
     chance: random.Random,
     between: Callable[[int], None] = lambda number: None,
-    lives: tuple[float, float] = (0.5, 2.5),
 ) -> int:
-    """Put transactions while senders are killed, each after `between`; then send the rest. Returns N: N times three inserts and an update were put."""
+    """Put transactions while senders are killed, each after `between`; then send the rest. Returns N: N times three inserts and an update were put.
+
+    Each fourth one is killed while it starts or soon after, the others within a second after their first ack.
+    """
     over, put = threading.Event(), [0]
 
     def load() -> None:
         while not over.wait(0.002):
             number = put[0]
-            while number % 50 == 0 and _waiting(store) > 20_000 and not over.wait(0.05):
+            while number % 50 == 0 and store.newest - _acked(store) > 20_000 and not over.wait(0.05):
                 pass  # on a slow machine the last sender would have to send nearly all of it
             store.put(transaction(number, inserts(*range(number * 3, number * 3 + 3))))
             pair = ((number * 3, f"note {number * 3}"), (number * 3, f"changed {number}"))
@@ -72,8 +74,11 @@ def kill_senders(
     loader.start()
     try:
         for number in range(kills):
+            before = _acked(store)
             with sending(store.name, kind, address, "--batch", str(chance.randint(3, 400)), *words) as process:
-                time.sleep(chance.uniform(*lives))
+                if number % 4 < 3:
+                    wait_for(lambda: process.poll() is not None or _acked(store) > before)  # noqa: B023
+                time.sleep(chance.uniform(0, 1))
                 between(number)
                 assert process.poll() is None, process.communicate()[1][-3000:]
                 process.send_signal(signal.SIGKILL)
@@ -157,10 +162,10 @@ def wait_for(there: Callable[[], object], seconds: float = 120) -> None:
         time.sleep(0.02)
 
 
-def _waiting(store: EventStore) -> int:
-    """Events that no sender acked yet."""
+def _acked(store: EventStore) -> int:
+    """The last event that a sender acked; 0 at the beginning."""
     stats = store.subscriptions()
-    return store.newest - (stats[0].ack.sequence if stats else 0)
+    return stats[0].ack.sequence if stats else 0
 
 
 def all_acked(store: EventStore) -> bool:
