@@ -10,10 +10,10 @@ from shmstore.column_type import column_type
 from shmstore.consumer.formats.canal_statement import canal_statement
 from shmstore.consumer.formats.canal_values import Rendering, Values, canal_key, renderings
 from shmstore.consumer.formats.context import STATEMENTS, Context
-from shmstore.event import ABSENT, Absent, Event, EventType
+from shmstore.event import ABSENT, Event, EventType
 
-_ABSENT: Final = frozenset((Absent,))
-_NO_VALUE: Final = frozenset((Absent, type(None)))
+_ABSENT: Final = frozenset((type(ABSENT),))
+_NO_VALUE: Final = _ABSENT | {type(None)}
 _OWN: Final = _NO_VALUE | {str}
 _SAME_TEXT: Final = frozenset((str, int, bytes, type(None)))  # equal values of these have equal texts, unlike -0.0 and 0.0
 
@@ -66,7 +66,7 @@ def _rows(event: Event) -> dict[str, Any]:
         kinds = set(map(type, now))
         if kinds <= _ABSENT:
             continue
-        some_absent |= Absent in kinds
+        some_absent |= bool(kinds & _ABSENT)
         names.append(column.name)
         texts.append(_texts(rendered, now, kinds))
         # Only what this row changed: Canal lets the set of changed columns grow over the rows of an event.
@@ -79,7 +79,7 @@ def _rows(event: Event) -> dict[str, Any]:
                 row[column.name] = text
     data = [dict(zip(names, row, strict=True)) for row in zip(*texts, strict=True)]
     if some_absent:
-        data = [present for row in data if (present := {name: text for name, text in row.items() if text is not ABSENT})]
+        data = [held for row in data if (held := {name: text for name, text in row.items() if text is not ABSENT})]
     last = newest[-1] if newest else ()
     present = [i for i, value in enumerate(last) if value is not ABSENT]
     return {
