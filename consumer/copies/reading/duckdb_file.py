@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,20 @@ def attach_lake(connection: Any, path: str, *, read_only: bool = False) -> None:
         ) from error
     connection.execute(f"ATTACH {_text(f'ducklake:{path}')} AS {_LAKE}{' (READ_ONLY)' * read_only}")
     connection.execute(f"USE {_LAKE}")
+
+
+def detach_lake(connection: Any) -> bool:
+    """Roll back, and let the lake of `attach_lake` go: then others may write to it. False where the connection can only be closed."""
+    import duckdb
+
+    try:
+        with suppress(duckdb.TransactionException):  # none is open
+            connection.execute("ROLLBACK")
+        connection.execute("USE memory")
+        connection.execute(f"DETACH {_LAKE}")
+    except duckdb.Error:
+        return False
+    return True
 
 
 def _text(value: str) -> str:

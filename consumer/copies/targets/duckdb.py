@@ -43,7 +43,7 @@ from shmstore.consumer.copies.change_reduction import (
 from shmstore.consumer.copies.changed_rows import target_field, target_fields
 from shmstore.consumer.copies.database_url import no_folder
 from shmstore.consumer.copies.ddl import Change
-from shmstore.consumer.copies.reading.duckdb_file import attach_lake
+from shmstore.consumer.copies.reading.duckdb_file import attach_lake, detach_lake
 from shmstore.consumer.copies.target import StepRefused, TargetBusy, TargetFailed
 from shmstore.consumer.copies.targets.keyed_rows import updated_columns
 from shmstore.consumer.copies.targets.names import aside_name, next_name, part_of_name
@@ -89,6 +89,7 @@ class DuckDB:
     def __init__(self, path: str, *, lake: bool = False) -> None:
         self._path, self._lake = str(Path(path).absolute()), lake
         self._connection: duckdb.DuckDBPyConnection | None = None
+        self._detached: duckdb.DuckDBPyConnection | None = None  # with the extension of lakes: to load it takes 0.15 s
         self.opened = 0  # how often: another process may have written in between
         self.changed: set[str] = set()  # the tables whose rows the transaction has changed
         self._catalog = ""
@@ -163,7 +164,7 @@ class DuckDB:
     def _connected(self) -> duckdb.DuckDBPyConnection:
         if not self._lake:
             return duckdb.connect(self._path)
-        connection = duckdb.connect()
+        connection, self._detached = self._detached or duckdb.connect(), None
         try:
             attach_lake(connection, self._path)
         except BaseException:
@@ -174,7 +175,11 @@ class DuckDB:
     def close(self) -> None:
         """Close the file; what was not committed is rolled back. The next transaction opens it again."""
         connection, self._connection = self._connection, None
-        if connection is not None:
+        if connection is None:
+            return
+        if self._lake and detach_lake(connection):
+            self._detached = connection
+        else:
             connection.close()
 
     def quote(self, schema: str, table: str) -> str:
