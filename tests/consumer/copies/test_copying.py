@@ -25,7 +25,7 @@ from shmstore.consumer.copies.copying import Copying
 from shmstore.home.definitions import Definition, DefinitionsFile
 from shmstore.home.home import Home
 from shmstore.home.reader_state import kept_batch
-from tests.consumer.copies.lakes import FORMATS, LocalCopies, replication, rows
+from tests.consumer.copies.lakes import DUCKDB, FORMATS, LocalCopies, apply, replication, rows
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
 from tests.consumer.spark.sources import Group, Transaction
 from tests.producer.running import wait_for
@@ -236,6 +236,21 @@ def test_another_process_has_the_file(tmp_path: Path, binlog: Binlog, logged: Ev
             each.wait()
     assert (tmp_path / "log").read_text().count("trying again until it succeeds") == 1
     assert set(rows(replication(tmp_path, "duckdb"), "duckdb")) == {1}
+
+
+@pytest.mark.parametrize("format", [format for format in FORMATS if format in DUCKDB])
+def test_a_target_that_is_closed_has_let_its_file_go(tmp_path: Path, binlog: Binlog, format: str) -> None:
+    """Another process may write to it, and the next batch finds what that did."""
+    copy = replication(tmp_path, format)
+    apply(copy, 0, binlog.insert(order_row(1), order_row(2)))
+    code = (
+        "import duckdb, sys; from shmstore.consumer.copies.reading.duckdb_file import attach_lake; lake = sys.argv[1] == 'ducklake'; "
+        "c = duckdb.connect() if lake else duckdb.connect(sys.argv[2]); lake and attach_lake(c, sys.argv[2]); "
+        "c.execute('DELETE FROM shop.orders WHERE id = 1'); c.close()"
+    )
+    subprocess.run([sys.executable, "-c", code, format, str(tmp_path / "lake.duckdb")], check=True)
+    apply(copy, 1, binlog.insert(order_row(3)))
+    assert set(rows(copy, format)) == {2, 3}
 
 
 @pytest.mark.parametrize("mode", ["WAL", "DELETE"])

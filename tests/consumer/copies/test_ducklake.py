@@ -14,7 +14,7 @@ from tests.servers.python_packages import packages
 ROOT = Path(__file__).resolve().parents[3]
 VERSION = "1.5.5"
 #: Tests of the folder that say most in a few seconds.
-FEW = "test_ddl_and_rows_of_one_batch or test_a_replayed_batch"
+FEW = "test_ddl_and_rows_of_one_batch or test_a_replayed_batch or test_a_target_that_is_closed"
 #: For files of this older DuckDB, too, which refuses more of what one transaction does.
 BOTH = "test_any_ddls_among_the_rows_of_a_batch"
 
@@ -44,8 +44,8 @@ def run(chosen: str, seed: int, *files: str) -> None:
 
 
 def test_some_of_the_contract(seed: int) -> None:
-    """DDLs among rows, and a batch that comes again."""
-    run(FEW, seed, "test_targets.py", "test_batches_of_ddls.py")
+    """DDLs among rows, a batch that comes again, and another process that writes to the lake."""
+    run(FEW, seed, "test_targets.py", "test_batches_of_ddls.py", "test_copying.py")
 
 
 @pytest.mark.long
