@@ -93,7 +93,7 @@ def login(settings: Settings, endpoint: ServerAddress, **more: Any) -> Any:
         **more,
     }
     try:
-        connection = pymysql.connect(**arguments, defer_connect=True)
+        connection = _Connection(**arguments, defer_connect=True)
         if connection.ssl:
             connection.ctx = TlsContext(connection.ctx)
         connection.connect()
@@ -104,6 +104,19 @@ def login(settings: Settings, endpoint: ServerAddress, **more: Any) -> Any:
         ):  # ours, made an error of its own by PyMySQL
             raise cause from None
         raise translate(error, endpoint, user=repr(settings.user)) from error
+
+
+class _Connection(pymysql.connections.Connection):  # type: ignore[misc]
+    """PyMySQL's. Where no TLS was asked for, it uses what the server offers, and verifies nothing; it would load the system's certificates for that,
+    which takes 40 ms of CPU a connection."""
+
+    def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
+        if sslp:
+            context: ssl.SSLContext = super()._create_ssl_ctx(sslp)
+            return context
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context
 
 
 class _InClear:

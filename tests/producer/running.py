@@ -62,7 +62,7 @@ def running(server: Server, **options: Any) -> Iterator[Running]:
     """A producer of `server`'s changes, reading when the block begins, and its store; both gone at the end."""
     handlers = {name: options.pop(name) for name in ("before", "after") if name in options}
     settings = producer.Settings(
-        **{"store": store_name(), "host": server.host, "port": server.port, "user": server.user, **options}
+        **{"store": store_name(), "host": server.host, "port": server.port, "user": server.user, "heartbeat": 0.1, **options}
     )
     run = Running(settings, **handlers)
     try:
@@ -110,6 +110,21 @@ def end_of_log(server: Server) -> tuple[str, int]:
             cursor.execute("SHOW MASTER STATUS")
         file, offset = cursor.fetchone()[:2]
         return file, offset
+
+
+def purge(server: Server) -> None:
+    """Remove all of the server's binlog files but the newest. It keeps those of a replica whose leaving it has not noticed yet, so it is asked until
+    they are gone."""
+
+    def purged() -> bool:
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW BINARY LOGS")
+            newest = cursor.fetchall()[-1][0]
+            cursor.execute(f"PURGE BINARY LOGS TO '{newest}'")
+            cursor.execute("SHOW BINARY LOGS")
+            return len(cursor.fetchall()) == 1
+
+    wait_for(purged, "the old files to go")
 
 
 def wait_for_position(server: Server, store: EventStore, seconds: float = 60, *, put: bool = False) -> None:

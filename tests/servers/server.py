@@ -51,8 +51,13 @@ class Server:
         self._guard: subprocess.Popen[str] | None = None
 
     def connect(self, **arguments: Any) -> pymysql.Connection[Any]:
-        """Connect as root through PyMySQL (utf8mb4, autocommit); keyword arguments go to `pymysql.connect`."""
+        """Connect as root through PyMySQL (utf8mb4, autocommit); keyword arguments go to `pymysql.connect`.
+
+        Without TLS, unless they say with whose account: PyMySQL would load the system's certificates for each connection (40 ms of CPU).
+        """
         settings = {"host": self.host, "port": self.port, "user": self.user, "password": self.password, "charset": "utf8mb4"}
+        if "user" not in arguments:
+            settings["ssl_disabled"] = True
         return pymysql.connect(**{**settings, "autocommit": True, "connect_timeout": 10, **arguments})
 
     def start(self) -> None:

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.server
 
 
 def settings_of(server: Server, **options: Any) -> producer.Settings:
-    return producer.Settings(**{"store": store_name(), "port": server.port, "user": server.user, **options})
+    return producer.Settings(**{"store": store_name(), "port": server.port, "user": server.user, "heartbeat": 0.1, **options})
 
 
 def now(server: Server) -> Position:

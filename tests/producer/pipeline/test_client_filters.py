@@ -20,12 +20,6 @@ from tests.producer.running import Running, events_of, execute, running, wait_fo
 from tests.servers.server import Server
 
 
-@pytest.fixture(autouse=True)
-def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A producer looks for requests ten times a second, not once."""
-    monkeypatch.setattr("shmstore.producer.pipeline.replicator.SECOND", 0.1)
-
-
 def joined(home: Home, **options: Any) -> tuple[str, ...]:
     return ClientFilters(home, logging.getLogger(), on=True).joined(Settings(store="s", **options)).include
 

@@ -24,12 +24,6 @@ pytestmark = pytest.mark.server
 WAIT = 60.0
 
 
-@pytest.fixture(autouse=True)
-def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A producer looks for requests ten times a second, not once."""
-    monkeypatch.setattr("shmstore.producer.pipeline.replicator.SECOND", 0.1)
-
-
 def links(server: Server) -> int:
     """Replicas that read the server's binlog now."""
     with server.connect() as connection, connection.cursor() as cursor:
