@@ -82,7 +82,7 @@ def canal_from_files(server: Server, folder: Path) -> Iterator[CanalServer]:
     port = free_port()
     with (folder / "canal.properties").open("a") as file:  # what comes last counts
         file.write(f"\ncanal.port = {port}\ncanal.metrics.pull.port = {free_port()}\ncanal.file.data.dir = {folder}\n")
-    for path in (folder / "spring").iterdir():  # of a newer Canal than the jars, which do not know some of its properties
+    for path in (folder / "spring").glob("*.xml"):  # of a newer Canal than the jars, which do not know some of its properties
         kept = [line for line in path.read_text().splitlines() if "multiStreamEnable" not in line]
         path.write_text(re.sub(r'<property name="sslInfo">.*?</bean>\s*</property>', "", "\n".join(kept), flags=re.DOTALL))
     with tempfile.TemporaryDirectory(prefix="shmstore-canal-") as work:

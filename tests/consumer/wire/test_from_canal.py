@@ -1,6 +1,6 @@
 """Canal's own server and a store that was made of its files: the same entries to the same client; and a client that moves in the middle of a load.
 
-Maven has no artifact with Canal's Spring files: SHMSTORE_CANAL_CONF names the folder `conf` of an unpacked Canal, whose `spring` is used.
+Maven has no artifact with Canal's configuration: SHMSTORE_CANAL_CONF names the folder `conf` of an unpacked Canal, whose files are used.
 """
 
 from __future__ import annotations
@@ -52,18 +52,20 @@ CONFIGURATIONS = {
     "inserts alone": "canal.instance.filter.dml.delete=true\ncanal.instance.filter.dml.update=true",
     "no begin and end": "canal.instance.filter.transaction.entry=true",
     "items": "canal.instance.memory.batch.mode=ITEMSIZE\ncanal.instance.memory.buffer.size=1024",
+    "gtids": "canal.instance.gtidon=true",
+    "no statements' text": "canal.instance.filter.query.dml=true\ncanal.instance.filter.query.dcl=true",
+    "statements alone": "canal.instance.filter.rows=true",
+    "isolated ddl, small parts": "canal.instance.get.ddl.isolation=true\ncanal.instance.transaction.size=2\ncanal.instance.parser.parallel=false",
+    "full images alone": "canal.instance.binlog.format=ROW\ncanal.instance.binlog.image=FULL\ncanal.instance.mysql.slaveId=4711",
 }
 
 
 def conf(folder: Path, server: Server, text: str, start: tuple[str, int] | None = None) -> Path:
-    """A folder as Canal's shipped one, for `server`, with lines behind those of its files."""
+    """A copy of Canal's shipped folder, for `server`, with lines behind those of its files."""
     assert "SHMSTORE_CANAL_CONF" in os.environ, "set SHMSTORE_CANAL_CONF to the folder conf of an unpacked Canal"
-    canal_conf.write(folder, "example")
-    shutil.copytree(Path(os.environ["SHMSTORE_CANAL_CONF"]) / "spring", folder / "spring")
-    with (folder / "canal.properties").open("a") as file:
-        file.write("\ncanal.instance.tsdb.enable=false\n")
+    shutil.copytree(os.environ["SHMSTORE_CANAL_CONF"], folder)
     with (folder / "example" / "instance.properties").open("a") as file:
-        file.write(f"\ncanal.instance.tsdb.enable=false\ncanal.instance.master.address=127.0.0.1:{server.port}\n{text}\n")
+        file.write(f"\ncanal.instance.master.address=127.0.0.1:{server.port}\n{text}\n")
         if start is not None:
             file.write(f"canal.instance.master.journal.name={start[0]}\ncanal.instance.master.position={start[1]}\n")
     return folder
@@ -78,7 +80,7 @@ def settings_of(made: Any, state: Path) -> producer.Settings:
 
 def seen(client: RawClient, quiet: float = 4.0) -> list[Any]:
     """What a client is given until nothing more comes, in a form that two servers may share."""
-    found, until = [], time.monotonic() + quiet
+    found, until = [], time.monotonic() + 60  # it may have to start
     while time.monotonic() < until:
         answer = client.get(100, timeout=200, unit=2)
         for entry in entries(answer):
@@ -92,7 +94,8 @@ def seen(client: RawClient, quiet: float = 4.0) -> list[Any]:
                     rows += [
                         [(c.name, c.value, c.isNull, c.updated) for c in image] for image in (row.beforeColumns, row.afterColumns)
                     ]
-            found.append((entry.entryType, header.schemaName.lower(), header.tableName, header.eventType, rows))
+            place = (header.logfileName, header.logfileOffset, header.executeTime, header.serverId, header.gtid)
+            found.append((entry.entryType, header.schemaName.lower(), header.tableName, header.eventType, rows, place))
         if answer.batch_id > 0:
             client.ack(answer.batch_id)
     return found
@@ -111,6 +114,7 @@ def test_the_same_entries(name: str, tmp_path: Path) -> None:
             execute(server, "mysql", *LOAD)
             theirs = seen(client)
             client.close()
+            assert theirs, canal.log()[-3000:]
         settings = settings_of(made, tmp_path / "state")
         run = Running(settings)
         serving = ServerThread(
