@@ -11,9 +11,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from shmstore import EntryType
@@ -52,17 +54,22 @@ def union(server: Server, database: str) -> list[Row]:
     return sorted(found, key=lambda row: (row["shard"], row["id"]))
 
 
-def copied(path: Path) -> list[Row]:
-    with suppress(sqlite3.OperationalError), closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-        cursor = connection.execute("SELECT * FROM orders ORDER BY shard, id")
+def copied(kind: str, path: Path, database: str) -> list[Row]:
+    """The rows of a copy; none where it is not there yet, or the process that writes a DuckDB file has it open."""
+    if kind == "sqlite":
+        opened, table = partial(sqlite3.connect, f"file:{path}?mode=ro", uri=True), "orders"
+    else:
+        opened, table = partial(duckdb.connect, str(path), read_only=True), f"{database}.orders"
+    with suppress(sqlite3.OperationalError, duckdb.IOException, duckdb.CatalogException), closing(opened()) as connection:
+        cursor = connection.execute(f"SELECT * FROM {table} ORDER BY shard, id")
         names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
     return []
 
 
 @contextmanager
-def replicating(store: str, state: Path, path: Path) -> Iterator[None]:
-    words = ["replicate", store, "--subscription", "copies", "--to", f"sqlite:///{path}", "--state", str(state)]
+def replicating(store: str, state: Path, to: str) -> Iterator[None]:
+    words = ["replicate", store, "--subscription", "copies", "--to", to, "--state", str(state)]
     with subprocess.Popen([sys.executable, "-m", "shmstore", *words]) as process:
         try:
             yield
@@ -88,9 +95,9 @@ def step(choose: random.Random, run: Callable[[str], object], done: dict[int, in
         run(f"INSERT INTO {table} SET {values} ON DUPLICATE KEY UPDATE v = CONCAT(v, 'u')")
 
 
-def follow(server: Server, database: str, folder: Path, seed: int, steps: int, kills: int) -> None:
+def follow(server: Server, database: str, folder: Path, seed: int, steps: int, kills: int, kind: str = "sqlite") -> None:
     """Change shards at random while they are copied; kill the producer so often; compare at the end."""
-    choose, store, state, path = random.Random(seed), store_name(), folder / "state", folder / "copies.sqlite"
+    choose, store, state, path = random.Random(seed), store_name(), folder / "state", folder / f"copies.{kind}"
     print("seed", seed)
     execute(server, database, *[f"CREATE TABLE orders_{n} (id INT PRIMARY KEY, v VARCHAR(100))" for n in SHARDS])
     execute(server, database, *[f"INSERT INTO orders_{n} VALUES (1, 'first'), (2, NULL)" for n in SHARDS])
@@ -102,7 +109,11 @@ def follow(server: Server, database: str, folder: Path, seed: int, steps: int, k
         others.callback(remove, store, str(state))
         process = first
         wait_for(lambda: (state / store / "tables.jsonl").exists(), "the producer")
-        with replicating(store, state, path), server.connect(database=database) as connection, connection.cursor() as cursor:
+        with (
+            replicating(store, state, f"{kind}:///{path}"),
+            server.connect(database=database) as connection,
+            connection.cursor() as cursor,
+        ):
             for at in range(steps):
                 step(choose, cursor.execute, done)
                 if at in places:
@@ -114,11 +125,12 @@ def follow(server: Server, database: str, folder: Path, seed: int, steps: int, k
                 for migration in MIGRATIONS[done[number] :]:
                     cursor.execute(f"ALTER TABLE orders_{number} {migration}")
             wanted = union(server, database)
-            deadline = time.monotonic() + 120
-            while process.poll() is None and copied(path) != wanted and time.monotonic() < deadline:
+            deadline, found = time.monotonic() + 120, list[Row]()
+            while process.poll() is None and found != wanted and time.monotonic() < deadline:
+                found = copied(kind, path, database) or found  # none: it is being written
                 time.sleep(0.2)
             assert process.poll() is None, "the producer ended"
-            assert copied(path) == wanted
+            assert found == wanted
 
 
 def test_a_copy_follows_shards(mariadb: Server, database: str, tmp_path: Path) -> None:
@@ -127,11 +139,12 @@ def test_a_copy_follows_shards(mariadb: Server, database: str, tmp_path: Path) -
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
 @pytest.mark.parametrize(
     "seed", [random.SystemRandom().randrange(1 << 20) for _ in range(int(os.environ.get("SHMSTORE_TEST_SEEDS", "5")))]
 )
-def test_a_copy_follows_shards_at_random(any_server: Server, database: str, tmp_path: Path, seed: int) -> None:
-    follow(any_server, database, tmp_path, seed, steps=400, kills=10)
+def test_a_copy_follows_shards_at_random(any_server: Server, database: str, tmp_path: Path, seed: int, kind: str) -> None:
+    follow(any_server, database, tmp_path, seed, steps=400, kills=10, kind=kind)
 
 
 def test_canal_clients_see_the_target(mariadb: Server, database: str) -> None:
