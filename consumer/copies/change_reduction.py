@@ -431,7 +431,8 @@ def collect(
                 prepared[header.props["xa_xid"]] = touched
         elif header.entry == EntryType.HEARTBEAT:
             entered, left, differ = (_tables_in(header, prop) for prop in ("tables_in", "tables_out", "tables_changed"))
-            why = f"the producer's filters changed at {place}: rows of before did not pass, or with other columns"
+            where = f"of source {header.props['filters_of']} changed" if "filters_of" in header.props else f"changed at {place}"
+            why = f"the producer's filters {where}: rows of before did not pass, or with other columns"
             if "renamed_from" in header.props:
                 why = f"the DDL at {place} changed a part of its rows, {header.props['renamed_from']} ({header.props.get('statement', '')})"
             distrust(entered | differ, why)

@@ -22,7 +22,7 @@ import numpy as np
 
 from shmstore import SLOT, Checkpoint, EntryType, Event, EventStore, EventType, Position, StoreError, StreamStat
 from shmstore.clock import calendar_ms
-from shmstore.encoding.codec import Header, encode_batch, encode_stored, split_stored
+from shmstore.encoding.codec import Header, decode, encode_batch, encode_stored, split_stored
 from shmstore.home.acks import checkpoints_in
 from shmstore.producer.errors import SettingsError
 from shmstore.producer.pipeline.attempts import Attempts
@@ -31,9 +31,10 @@ from shmstore.producer.pipeline.merge import Lane, Piece, SourceMerge
 from shmstore.producer.pipeline.problems import Problems
 from shmstore.producer.pipeline.reloads import Reloads
 from shmstore.producer.pipeline.replicator import Replicator
-from shmstore.producer.pipeline.sink import BlockingPut
+from shmstore.producer.pipeline.sink import BlockingPut, Record
 from shmstore.producer.pipeline.statistics import Statistics, Summary, combined
 from shmstore.producer.settings import Settings
+from shmstore.producer.start.in_force import FiltersFile
 from shmstore.producer.start.last_transaction import LastTransaction, last_transaction
 from shmstore.producer.start.resume import Positions, Resume, StreamStart, by_source, lowest_by_source, resume_point
 from shmstore.producer.stop import Stop
@@ -43,6 +44,7 @@ from shmstore.producer.transactions.state import HalfTransaction
 from shmstore.sources import pack_sources
 
 SECOND = 1.0
+ON_DISK = 0.5  # seconds that a look at whether the store is on disk may take
 
 
 class Member:
@@ -94,8 +96,8 @@ class Member:
     def heartbeat(self, source: str, position: Position | None, stream: StreamStat) -> None:
         """The group tells the store, of all sources."""
 
-    def put(self, flush: Flush, stop: Stop, meanwhile: Callable[[], object]) -> bool:
-        """Hand over what one put takes, once there is free space; False when asked to stop before."""
+    def put(self, flush: Flush, stop: Stop, meanwhile: Callable[[], object], record: Record | None = None) -> bool:
+        """Hand over what one put takes, once there is free space; False when asked to stop before. With `record` wait until it is put."""
         flush = flush._replace(blob=memoryview(bytes(flush.blob)))  # it is kept here
         lane, changed = self.lane, self._group.changed
         with changed:
@@ -105,9 +107,13 @@ class Member:
                 lane.heard = time.monotonic()  # the silence is ours
                 changed.wait(0.5)
             lane.heard = time.monotonic()
-            lane.add(flush, lane.heard, int(time.time()))
+            lane.add(flush, lane.heard, int(time.time()), record)
             changed.notify_all()
-        return True
+            while record is not None and (lane.pieces or self._group.putting):
+                if stop():
+                    return False
+                changed.wait(0.5)
+        return record is None or not stop()  # where all end it may be put or not: the next producer sees that in the store
 
     def fail(self) -> None:
         """The source cannot be read now: the others do not wait for it."""
@@ -151,7 +157,8 @@ class Group:
         self._most_events = max(1, min(settings[0].transaction_events, store.capacity // 2))
         store.claim()
         self.positions, self._tail = self._read_store()
-        tail, self._putting = self._tail, False  # what was taken from the members is being put
+        tail, self.putting = self._tail, False  # what was taken from the members is being put
+        self._forget_changes()
         self._announced = bool(store.last_ack_point() or tail)  # whether the store says where the sources began
         self._joined = False  # a source is new: say so in the store
         names = [one.name for one in settings]
@@ -173,6 +180,13 @@ class Group:
             self.log.info("start at the lowest checkpoint of %s", ", ".join(sorted(found)))
         return lowest_by_source({name: checkpoint.position for name, checkpoint in found.items()}), None
 
+    def _forget_changes(self) -> None:
+        """Forget changes of filters that were written down and not put, before another event gets the sequence of theirs. Raises `StoreError`."""
+        for one in self._settings:
+            file = FiltersFile(self.store.home, one.name, self.store.may_produce)
+            if (kept := file.load(self.store.epoch, self.store.newest, again=False)) is not None:
+                file.save(self.store.epoch, kept)
+
     @property
     def was_read(self) -> bool:
         """Whether any source was ever read."""
@@ -183,7 +197,7 @@ class Group:
         with self.changed:
             member.lane.pieces.clear()
             member.lane.bytes = member.lane.events = 0
-            while self._putting and not self._attempts.is_over():
+            while self.putting and not self._attempts.is_over():
                 self.changed.wait(0.5)
             position, tail = self.positions.get(member.source), self._tail
         if position is None or tail is None or tail.source != member.source:
@@ -227,7 +241,7 @@ class Group:
             log = self.log.getChild(member.source)
 
             def attempt() -> None:
-                replicator = Replicator(one, self.store, self._attempts.is_over, sink=member, log=log)
+                replicator = Replicator(one, self.store, self._attempts.is_over, sink=member, log=log, reloads=self._reloads)
                 self._replicators[member.source] = replicator
                 try:
                     results[member.source] = replicator.run()
@@ -262,7 +276,7 @@ class Group:
         while not self._attempts.is_over():
             with self.changed:
                 pieces = self._take()
-                self._putting = bool(pieces)
+                self.putting = bool(pieces)
                 whole = not pieces and self._merge.owner is None and self._all_known
                 start = self._start_event() if self._joined and whole else None
                 self._joined = self._joined and start is None
@@ -273,9 +287,9 @@ class Group:
             if start:
                 self._put(*encode_batch(start))
             if pieces:
-                self._put(*self._with_all_positions(pieces))
+                self._put(*(self._with_all_positions(pieces) if pieces[0][1].record is None else self._change(*pieces[0])))
                 with self.changed:
-                    self._putting = False
+                    self.putting = False
                     self.changed.notify_all()
             self._heartbeat()
 
@@ -296,11 +310,16 @@ class Group:
         added = 100 + sum(len(name) + len(at.file) + len(at.gtids) + 20 for name, at in self.positions.items())  # to each, about
         while (lane := self._merge.next(now)) is not None:
             head = lane.pieces[0]
-            if pieces and (size + head.size + added > self._most_bytes or events + head.events > self._most_events):
+            is_change = head.record is not None  # it is put alone, and once all before is on disk: else it is tried again
+            if pieces and (is_change or size + head.size + added > self._most_bytes or events + head.events > self._most_events):
+                break
+            if is_change and self.store.has_log and self.store.sync(self.store.newest, ON_DISK) < self.store.newest:
                 break
             self._merge.took(lane, lane.take())
             pieces.append((by_lane[id(lane)], head))
             size, events = size + head.size + added, events + head.events
+            if is_change:
+                break
         if pieces:
             self.changed.notify_all()  # there is free space
         return pieces
@@ -315,6 +334,19 @@ class Group:
             entry=EntryType.END, position=Position("", 0, sources=tuple(sorted(self.positions.items()))), order=1
         )
         return [begin, end._replace(props={"sources": ",".join(sorted(self.positions))})]
+
+    def _change(self, member: Member, piece: Piece) -> tuple[bytes, np.ndarray[Any, np.dtype[np.void]]]:
+        """Return the event that changes the filters of one source, with where all sources are then; it is written down as the next one.
+
+        Like the empty transaction of a start it names no transaction of the source's, for readers that compare GTIDs.
+        """
+        assert piece.record is not None
+        change = decode(piece.payloads)
+        self.positions[member.source], self._tail = change.position, None
+        piece.record(self.store.newest + 1)
+        place = Position("", 0, sources=tuple(sorted(self.positions.items())))
+        props = {**change.props, "filters_of": member.source}
+        return encode_batch([change._replace(position=place, transaction="group", order=0, props=props)])
 
     def _with_all_positions(self, pieces: list[tuple[Member, Piece]]) -> tuple[bytes, np.ndarray[Any, np.dtype[np.void]]]:
         """Return the payloads and slots of `pieces`, with the position of every source in the last event of each."""
@@ -377,5 +409,8 @@ class Group:
             stream = combined((one.stream for one in self._replicators.values()), self._statistics.stat())
             self.store.heartbeat(", ".join(names), stream=stream)
             self._behind.look()
+            version = self._reloads.version
             self._reloads.look(self.store, self._attempts.is_over)
-            self._reloads.in_force(self.store, "nothing changed for this store")
+            for member, one in zip(self.members, self._settings, strict=True):
+                if member.lane.ended:
+                    self._reloads.in_force(self.store, one, version, "it is not read any more")

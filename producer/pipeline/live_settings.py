@@ -39,12 +39,12 @@ SYNC = 5.0  # seconds that a change waits for the log to be on disk before it is
 
 
 class FilterChange(NamedTuple):
-    """A change of filters that is to be put: its event, and what is written before it."""
+    """A change of filters that is to be put. `wanted`: the snapshot that it asks for."""
 
     settings: Settings
     options: tuple[str, ...]
     tables: TablesChanged
-    entry: InForce
+    wanted: TablesWanted | None
 
     @property
     def text(self) -> str:
@@ -66,8 +66,8 @@ class LiveSettings:
         self._file = FiltersFile(store.home, source or "", store.may_produce)
         self._alone = source is None
         # What an earlier store of this name was read with matters to readers of it alone, who come back with their checkpoints.
-        again = bool(checkpoints_in(store.home))
-        self._kept = self._file.load(store.epoch, store.newest, again=again) if self._alone else None
+        self._kept = self._file.load(store.epoch, store.newest, again=bool(checkpoints_in(store.home)))
+        self._next: InForce  # what was written down of the change that is put
         self._begun, self._version = False, reloads.version
         replaces = settings.client_filters == "replace"
         if replaces and not self._alone:
@@ -101,11 +101,14 @@ class LiveSettings:
             self.wanted = self._all_wanted()
             self.pending = self.wanted != self.now
         if not self.pending:
-            self._reloads.in_force(self._store, "nothing changed for this store")
+            self._in_force("nothing changed for this store" if self._alone else "nothing changed")
+
+    def _in_force(self, text: str) -> None:
+        self._reloads.in_force(self._store, self._started, self._version, text)
 
     def begin(self) -> None:
         """Write down what is in force, before anything is put, and ask for the tables that came in with it. Raises `StoreError`."""
-        if self._begun or not self._alone:
+        if self._begun:
             return
         kept, newest = self._kept, self._store.newest
         if kept is None or kept.filters != filters_of(self.now):
@@ -118,8 +121,8 @@ class LiveSettings:
     # ------------------------------------------------------------ a change
 
     def on_disk(self) -> bool:
-        """Whether all of the store is on disk, as far as it can be: then no crash takes it back behind a change."""
-        return not self._store.has_log or self._store.sync(self._store.newest, SYNC) >= self._store.newest
+        """Whether all of the store is on disk, as far as it can be: then no crash takes it back behind a change. A group looks when it puts."""
+        return not self._alone or not self._store.has_log or self._store.sync(self._store.newest, SYNC) >= self._store.newest
 
     def take_quietly(self) -> bool:
         """Take what changes no filter, which is no event; return whether that was all."""
@@ -132,24 +135,22 @@ class LiveSettings:
         self.now = settings
         self.pending = self.wanted != settings
         if not self.pending:
-            self._reloads.in_force(self._store, text)
+            self._in_force(text)
 
     def prepare(self, tables: TablesChanged, *, snapshots: bool) -> FilterChange:
-        """Write down the change that follows as the store's next event. Raises `StoreError`. `snapshots`: whether tables can be read."""
+        """Return the change that follows. `snapshots`: whether tables can be read."""
         wanted = self.wanted
         names = (*tables.enter, *tables.differ)
         asked = None
         if snapshots and wanted.new_tables == "snapshot" and names:
             asked = TablesWanted(new_id(), tuple([exactly(".".join(name)) for name in names]))
-        change = FilterChange(
-            wanted,
-            tuple(live_names(self.now, wanted)),
-            tables,
-            InForce(self._store.newest + 1, filters_of(wanted), asked),
-        )
+        return FilterChange(wanted, tuple(live_names(self.now, wanted)), tables, asked)
+
+    def record(self, change: FilterChange, sequence: int) -> None:
+        """Write down the change that follows as event `sequence` of the store. Raises `StoreError`."""
         assert self._kept is not None
-        self._file.save(self._store.epoch, self._kept, change.entry)
-        return change
+        self._next = InForce(sequence, filters_of(change.settings), change.wanted)
+        self._file.save(self._store.epoch, self._kept, self._next)
 
     def event(self, change: FilterChange, position: Position) -> Event:
         """Return the event that says the change, at `position`, where the stream is."""
@@ -165,10 +166,10 @@ class LiveSettings:
 
     def put(self, change: FilterChange, position: Position) -> None:
         """The event is in the store: the filters are in force. Raises `StoreError`."""
-        self._kept = change.entry
-        text = f"in force from {position.file}:{position.offset} (event {change.entry.since}): {change.text}"
+        entry = self._kept = self._next
+        text = f"in force from {position.file}:{position.offset} (event {entry.since}): {change.text}"
         self._log.info("filters %s", text)
-        self._ask(change.entry)
+        self._ask(entry)
         self._take(change.settings, text)
 
     def _ask(self, entry: InForce) -> None:

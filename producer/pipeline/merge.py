@@ -11,7 +11,7 @@ owns the store until its last part.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ class Piece(NamedTuple):
     second: int  # event time
     ends: bool  # nothing more of it comes
     arrived: float
+    record: Callable[[int], None] | None = None  # of a change of filters: to be called with its sequence before it is put
 
 
 class Lane:
@@ -47,8 +48,8 @@ class Lane:
         self.floor = 0  # no older second comes from it in its own order
         self.ended = False
 
-    def add(self, flush: Flush, now: float, today: int) -> None:
-        """Take what one put of the source would take. `today`: seconds since 1970; a time after it is not believed."""
+    def add(self, flush: Flush, now: float, today: int, record: Callable[[int], None] | None = None) -> None:
+        """Take what one put of the source would take. `today`: seconds since 1970; a time after it is not believed. `record`: as a piece has it."""
         slots, view, raw, width = flush.slots, memoryview(flush.blob), flush.slots.tobytes(), flush.slots.itemsize
         sizes, times = slots["size"].tolist(), slots["time"].tolist()
         ends = np.cumsum(slots["size"], dtype=np.int64).tolist()
@@ -59,7 +60,8 @@ class Lane:
         first, at = 0, 0
         for i, after in enumerate(points):
             end = ends[after - 1]
-            self.floor = max(self.floor, min(times[after - 1] // 1000, today))
+            if record is None:  # a change of filters has the time of now, whatever the source's is
+                self.floor = max(self.floor, min(times[after - 1] // 1000, today))
             self.pieces.append(
                 Piece(
                     view[at:end],
@@ -70,6 +72,7 @@ class Lane:
                     self.floor,
                     i < whole,
                     now,
+                    record,
                 )
             )
             first, at = after, end

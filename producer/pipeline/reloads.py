@@ -46,6 +46,7 @@ class Reloads:
         self._hung_up = False
         self.version = 0  # counts the times that something changed
         self._taken: dict[str, list[Wish]] = {}  # by store: they are answered once the filters are in force
+        self._said: dict[str, dict[str, str]] = {}  # by store: what those of its sources report whose filters are in force
 
     def hang_up(self) -> None:
         """SIGHUP came: read the file again at the next look."""
@@ -80,12 +81,21 @@ class Reloads:
                     files.answer(wish, done=False, text=f"{refused}; nothing was changed")
                 else:
                     waiting.append(wish)
+                    self._said.pop(store.name, None)
 
-    def in_force(self, store: EventStore, text: str) -> None:
-        """The filters of a store are those of the file: answer the requests that wait for it. Raises `StoreError`."""
+    def in_force(self, store: EventStore, settings: Settings, version: int, text: str) -> None:
+        """The filters of a source are those that the file had at `version`. Once this is so of every source of its store, answer the requests that
+        wait for it. Raises `StoreError`."""
         with self._lock:
-            wishes = self._taken.pop(store.name, [])
-            for wish in wishes:
+            if version != self.version or not self._taken.get(store.name):
+                return
+            said = self._said.setdefault(store.name, {})
+            said[settings.name] = text
+            names = sorted(source.name for source in self._wanted if source.store == settings.store)
+            if any(name not in said for name in names):
+                return
+            text = "; ".join(f"{name}: {said[name]}" for name in names) if len(names) > 1 else text
+            for wish in self._taken.pop(store.name):
                 ControlFiles(store.home, store.may_produce).answer(wish, done=True, text=text)
 
     def _read_again(self, stop: Stop) -> tuple[list[_SourceKey], str]:
@@ -110,16 +120,12 @@ class Reloads:
         if other := sorted(found.keys() ^ self._wanted.keys()):
             names = ", ".join(source.name or source.store for source in other)
             return f"a source that comes or goes ({names}) needs a restart"
-        stores = [source.store for source in found]
         for source, one in found.items():
             before = self._wanted[source]
             differing = [option.name for option in fields(Settings) if getattr(one, option.name) != getattr(before, option.name)]
-            group = stores.count(source.store) > 1
-            held = differing if group else [name for name in differing if name not in LIVE]
-            if held:
+            if held := [name for name in differing if name not in LIVE]:
                 of = f" of source {source.name}" if len(found) > 1 else ""
-                why = f", since store {source.store!r} has several sources" if group else ""
-                return f"{', '.join(held)}{of} needs a restart{why}"
+                return f"{', '.join(held)}{of} needs a restart"
         return ""
 
 

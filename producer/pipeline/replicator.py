@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from shmstore.producer.pipeline.pausing import Pausing
 from shmstore.producer.pipeline.problems import ENDED, LINK
 from shmstore.producer.pipeline.reloads import Reloads
 from shmstore.producer.pipeline.retention import Retention
-from shmstore.producer.pipeline.sink import Sink, StoreSink, with_store
+from shmstore.producer.pipeline.sink import Record, Sink, StoreSink, with_store
 from shmstore.producer.pipeline.statistics import Statistics, Summary
 from shmstore.producer.positions.local_files import find_position, find_time
 from shmstore.producer.schema.merged import MergedTables
@@ -285,8 +286,7 @@ class Replicator:
         start = self._settings.beginning
         if not self._linked and isinstance(start, datetime) and start.timestamp() > time.time():
             self._log.warning(
-                "start is %r, a future time: the present binlog is skipped, and reading begins with the next event, as with start = latest"
-                "",
+                "start is %r, a future time: the present binlog is skipped, and reading begins with the next event, as with start = latest",
                 self._settings.start,
             )
 
@@ -482,7 +482,7 @@ class Replicator:
         self._buffer.end(int(SlotFlag.TRANSACTION_END))
         flush = self._buffer.take()
         assert flush is not None
-        if not self._hand_over(flush):
+        if not self._hand_over(flush, partial(live.record, change)):
             return False
         decoder.use_filter(after)
         if self._known is not None:
@@ -539,10 +539,10 @@ class Replicator:
             self._after(events)
         return True
 
-    def _hand_over(self, flush: Flush) -> bool:
+    def _hand_over(self, flush: Flush, record: Record | None = None) -> bool:
         statistics, newest = self._statistics, int(flush.slots["time"][-1])
         statistics.begin(newest)
-        done = self._sink.put(flush, self._stop, self._while_full)
+        done = self._sink.put(flush, self._stop, self._while_full, record)
         if statistics.waited() and self._link is not None:
             self._link.rest()
         if done:
@@ -562,8 +562,7 @@ class Replicator:
             return
         self._beat = now
         self._pausing.look()
-        if self._sink.source is None:
-            self._live.look(self._stop)
+        self._live.look(self._stop)
         self._retention.look(self._position)
         self._sink.heartbeat(self._source, self._position, self.stream)
         if self._snapshot is not None:

@@ -47,6 +47,7 @@ AGAIN = 60.0  # ... and between two such lines
 _log = logging.getLogger("producer")
 
 Worked = TypeVar("Worked")
+Record = Callable[[int], None]
 
 
 class Sink(Protocol):
@@ -79,8 +80,12 @@ class Sink(Protocol):
     def begin(self, start: StreamStart) -> None:
         """The source is read from `start` on: say so before anything is put."""
 
-    def put(self, flush: Flush, stop: Stop, meanwhile: Callable[[], object]) -> bool:
-        """Put, as soon as there is free space, and call `meanwhile` now and then until that; False when asked to stop before."""
+    def put(self, flush: Flush, stop: Stop, meanwhile: Callable[[], object], record: Record | None = None) -> bool:
+        """Put, as soon as there is free space, and call `meanwhile` now and then until that; False when asked to stop before.
+
+        With `record` the flush is one event, a change of filters. It is put behind all that was handed over before, once that is on disk, and
+        `record` is called with its sequence just before. Raises what `record` raises.
+        """
 
     def heard(self, *, drained: bool) -> None:
         """The source sent something; `drained`: that nothing more is there."""
@@ -145,8 +150,10 @@ class StoreSink:
             with suppress(SubscriptionInUse, PositionNotFound):
                 self._store.subscribe(name, checkpoint=file).close()
 
-    def put(self, flush: Flush, stop: Stop, meanwhile: Callable[[], object]) -> bool:
-        """Put, as soon as there is free space."""
+    def put(self, flush: Flush, stop: Stop, meanwhile: Callable[[], object], record: Record | None = None) -> bool:
+        """Put, as soon as there is free space. All that came before is on disk where there is a `record`: `LiveSettings.on_disk`."""
+        if record is not None:
+            record(self._store.newest + 1)
         return self._blocking.put(flush.blob, flush.slots, stop, meanwhile)
 
     def heard(self, *, drained: bool) -> None:

@@ -33,8 +33,8 @@ def settings_of(servers: dict[str, Server], store: str, **options: Any) -> list[
 class RunningGroup:
     """A group in a thread."""
 
-    def __init__(self, settings: Sequence[producer.Settings]) -> None:
-        self.settings, self.store = list(settings), settings[0].store
+    def __init__(self, settings: Sequence[producer.Settings], reloads: producer.Reloads | None = None) -> None:
+        self.settings, self.store, self._reloads = list(settings), settings[0].store, reloads
         self._stop = threading.Event()
         self._result: list[Any] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -42,7 +42,7 @@ class RunningGroup:
 
     def _run(self) -> None:
         try:
-            self._result.append(producer.run_all(self.settings, self._stop))
+            self._result.append(producer.run_all(self.settings, self._stop, reloads=self._reloads))
         except BaseException as error:
             self._result.append(error)
 

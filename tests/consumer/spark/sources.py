@@ -93,7 +93,16 @@ class Group:
             self.at[source] = number
         at = Position(file, end if one.read else end + 999, SETS[source] % self.at[source], sources=self.sources)
         puts[-1].append(begin._replace(entry=EntryType.END, position=at, order=order + 1, props={"source": source}))
+        if not one.read and number % 4 == 0:
+            puts.append([self.change(source)])
         return puts
+
+    def change(self, source: str) -> Event:
+        """The event that changes the filters of a source."""
+        props = {"filters_changed": "include", "tables_in": "shop.other", "filters_of": source}
+        return Event(
+            EntryType.HEARTBEAT, EventType.NONE, Position("", 0, sources=self.sources), 1, transaction="group", props=props
+        )
 
 
 def _key(one: Transaction, number: int) -> int:

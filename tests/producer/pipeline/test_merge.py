@@ -30,6 +30,7 @@ from shmstore.producer.errors import SettingsError
 from shmstore.producer.pipeline.group import Group
 from shmstore.producer.pipeline.merge import Lane, SourceMerge
 from shmstore.producer.settings import Settings
+from shmstore.producer.start.in_force import FiltersFile, InForce
 from shmstore.producer.start.resume import Resume, by_source, lowest_by_source
 from shmstore.producer.transactions.buffer import Flush
 from shmstore.producer.transactions.state import HalfTransaction
@@ -318,3 +319,23 @@ def test_half_a_transaction_of_a_source_that_is_gone() -> None:
             )
     finally:
         EventStore.unlink(name)
+
+
+def test_a_change_of_filters_keeps_the_order() -> None:
+    """It has the time of now, which says nothing of its source or of the others: what follows is older."""
+    a, b = lanes("a", "b")
+    a.add(flush((1, 1, True)), 0.0, TODAY)
+    a.add(flush((1000, 1, True)), 0.0, TODAY, print)
+    a.add(flush((3, 1, True)), 0.0, TODAY)
+    b.add(flush((2, 1, True), (4, 1, True)), 0.0, TODAY)
+    merge = SourceMerge([a, b], 5.0)
+    assert [take(merge, 0.0) for _ in range(4)] == [("a", 1), ("a", 1), ("b", 2), ("a", 3)]
+
+
+def test_a_change_of_filters_that_was_not_put_is_forgotten(store: EventStore) -> None:
+    """Its sequence is another event's by now, which must not put it in force."""
+    file = FiltersFile(store.home, "a")
+    before = InForce(store.newest, {"include": ["d.t"]})
+    file.save(store.epoch, before, InForce(store.newest + 1, {"include": ["d.other"]}))
+    Group([Settings(store=store.name, name=one) for one in "ab"], store, lambda: True)
+    assert file.load(store.epoch, store.newest + 1, again=False) == before

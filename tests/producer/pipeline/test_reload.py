@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 from collections.abc import Iterator
@@ -16,18 +17,13 @@ from shmstore.consumer.wire.encoding.entry import Encoder
 from shmstore.encoding.codec import encode
 from shmstore.home.control import RELOAD, ControlAnswer, ControlFiles
 from shmstore.home.home import Home
+from tests.producer.merging import RunningGroup, caught_up, reads, settings_of
 from tests.producer.running import Running, events_of, execute, remove, running, store_name, wait_for, wait_for_position
 from tests.servers.server import Server
 from tests.shmstore.commands import COMMAND
 from tests.shmstore.commands import run as command
 
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture(autouse=True)
-def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A producer looks for requests ten times a second, not once."""
-    monkeypatch.setattr("shmstore.producer.pipeline.replicator.SECOND", 0.1)
 
 
 class Configured:
@@ -62,19 +58,24 @@ class Configured:
             return False
 
     def reload(self) -> ControlAnswer:
-        files = ControlFiles(Home.of(self.base["store"]))
-        asked = files.ask(RELOAD)
-        found: list[ControlAnswer] = []
-
-        def answered() -> bool:
-            found.extend(one for one in files.answers() if one.id == asked)
-            return bool(found)
-
-        wait_for(answered, "an answer")
-        return found[0]
+        return reload(self.base["store"])
 
     def events(self) -> list[Event]:
         return events_of(self.run, self.server)
+
+
+def reload(store: str) -> ControlAnswer:
+    """Ask for it, and return the answer."""
+    files = ControlFiles(Home.of(store))
+    asked = files.ask(RELOAD)
+    found: list[ControlAnswer] = []
+
+    def answered() -> bool:
+        found.extend(one for one in files.answers() if one.id == asked)
+        return bool(found)
+
+    wait_for(answered, "an answer")
+    return found[0]
 
 
 @pytest.fixture
@@ -187,7 +188,7 @@ def test_a_transaction_is_read_with_the_filters_of_its_beginning(any_server: Ser
         remove(made.base["store"])
 
 
-def reads(events: list[Event]) -> list[tuple[str, Any]]:
+def reads_of(events: list[Event]) -> list[tuple[str, Any]]:
     """(table, row) of each row that a snapshot brought."""
     return sorted(
         (event.table.table, row.after) for event in events if event.type is EventType.READ and event.table for row in event.rows
@@ -207,7 +208,7 @@ def test_tables_that_come_in_are_read(configured: Configured, database: str) -> 
     wait_for(lambda: snapshot_done(configured.base["store"]), "the snapshot")
     execute(configured.server, database, "INSERT INTO b VALUES (3, 3)")
     events = configured.events()
-    assert reads(events) == [("a", (2,)), ("b", (1, 1)), ("b", (2, 2))]
+    assert reads_of(events) == [("a", (2,)), ("b", (1, 1)), ("b", (2, 2))]
     change = next(i for i, event in enumerate(events) if event.entry is EntryType.HEARTBEAT)
     assert events[change].props["tables_in"] == f"{database}.b"
     assert events[change].props["tables_changed"] == f"{database}.a"
@@ -224,7 +225,7 @@ def test_a_table_that_is_renamed_into_the_filter_is_read(mariadb: Server, databa
         wait_for(lambda: snapshot_done(made.base["store"]), "the snapshot")
         execute(mariadb, database, "INSERT INTO a VALUES (9)")
         events = made.events()
-        assert reads(events) == [("a", (7,)), ("a", (8,))]
+        assert reads_of(events) == [("a", (7,)), ("a", (8,))]
         assert rows(events)[-1] == ("a", (9,))
     finally:
         made.run._stop.set()
@@ -286,3 +287,58 @@ def test_a_start_with_nothing_put_yet_is_a_change_too(configured: Configured, da
     configured.run = configured.start()
     execute(configured.server, database, "INSERT INTO b VALUES (2, 2)")
     assert [name for name, _ in rows(configured.events())] == ["filters", "b"]
+
+
+def test_filters_of_several_sources(mariadb: Server, mysql: Server) -> None:
+    """Each source of a store takes its own filters at the end of one of its transactions; the event says which source's they are. A start with other
+    filters is a change, too."""
+    servers, store = {"g1": mariadb, "g2": mysql}, store_name()
+    included = {"g1": ("g1.a",), "g2": ("g2.a",)}
+    for name, server in servers.items():
+        tables = [f"CREATE TABLE {name}.{table} (id INT PRIMARY KEY)" for table in "ab"]
+        execute(server, "mysql", f"DROP DATABASE IF EXISTS {name}", f"CREATE DATABASE {name}", *tables)
+
+    def load() -> list[producer.Settings]:
+        return [dataclasses.replace(one, include=included[one.name]) for one in settings_of(servers, store)]
+
+    def start() -> RunningGroup:
+        run = RunningGroup(load(), producer.Reloads(load(), load))
+        wait_for(lambda: not run.alive or reads(store), "the group to read")
+        return run
+
+    def insert(number: int, g1: str, g2: str) -> None:
+        for name, tables in (("g1", g1), ("g2", g2)):  # what passes is the last
+            execute(servers[name], name, *[f"INSERT INTO {table} VALUES ({number})" for table in tables])
+
+    run = start()
+    try:
+        insert(1, "ba", "ba")
+        wait_for(lambda: not run.alive or caught_up(list(servers.values()), store), "the first rows")
+        included["g2"] = ("g2.b",)
+        answer = reload(store)
+        assert answer.done
+        assert answer.text.startswith("g1: nothing changed; g2: in force from ")
+        insert(2, "ba", "ab")
+        wait_for(lambda: not run.alive or caught_up(list(servers.values()), store), "the second rows")
+        run.stop()
+        included["g1"] = ("g1.b",)
+        run = start()
+        insert(3, "ab", "ab")
+        wait_for(lambda: not run.alive or caught_up(list(servers.values()), store), "the third rows")
+        with EventStore.attach(store) as attached:
+            events = list(attached.peek(attached.oldest))
+    finally:
+        run._stop.set()
+        run._thread.join(60)
+        remove(store)
+    found: dict[str, list[Any]] = {"g1": [], "g2": []}
+    for event in events:
+        if event.entry is EntryType.HEARTBEAT:
+            assert event.ends_transaction
+            assert dict(event.position.sources).keys() == found.keys()
+            found[event.props["filters_of"]].append((event.props["tables_in"], event.props["tables_out"]))
+        found["g1" if event.table is None else event.table.database] += [
+            (event.table.table, row.after) for row in event.rows if event.table
+        ]
+    assert found["g1"] == [("a", (1,)), ("a", (2,)), ("g1.b", "g1.a"), ("b", (3,))]
+    assert found["g2"] == [("a", (1,)), ("g2.b", "g2.a"), ("b", (2,)), ("b", (3,))]

@@ -19,6 +19,7 @@ import pytest
 from shmstore import EntryType, Event, EventStore, EventType, StoreNotFound
 from shmstore.home.control import RELOAD, ControlFiles
 from shmstore.home.home import Home
+from tests.producer.merging import caught_up
 from tests.producer.running import execute, remove, store_name, wait_for, wait_for_position
 from tests.servers.server import Server
 
@@ -55,17 +56,25 @@ class Load:
         self._thread.join(60)
 
 
+class Part:
+    """What a reader knows of one source, which has a database of its own."""
+
+    def __init__(self, passing: set[str]) -> None:
+        self.passing = set(passing)
+        self.numbers: list[int] = []  # of the transactions that came
+        self.copies: dict[str, dict[int, tuple[Any, ...]]] = {table: {} for table in TABLES}
+        self.whole = set(passing)  # tables that have passed from their beginning on
+        self.inside: dict[str, set[int]] = {}
+
+
 class Reader:
     """Follows the store in a thread, and checks each transaction when it is whole."""
 
-    def __init__(self, store: EventStore, passing: set[str]) -> None:
-        self.passing, self.changes = passing, 0
-        self.numbers: list[int] = []  # of the transactions that came
-        self.copies: dict[str, dict[int, tuple[Any, ...]]] = {table: {} for table in TABLES}
-        self.read: set[str] = set(passing)  # tables of which the copy has all rows
+    def __init__(self, store: EventStore, passing: dict[str, set[str]]) -> None:
+        self.parts = {database: Part(tables) for database, tables in passing.items()}
+        self.changes = 0
         self.error: BaseException | None = None
         self._reader, self._stop = store.subscribe("reader", start="earliest"), threading.Event()
-        self._inside: dict[str, set[int]] = {}
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -81,41 +90,47 @@ class Reader:
 
     def _take(self, event: Event) -> None:
         if event.entry is EntryType.HEARTBEAT:
-            entered, left, other = (self._tables(event, name) for name in ("tables_in", "tables_out", "tables_changed"))
-            assert not other
-            assert not entered & self.passing
-            assert left <= self.passing
-            self.passing = (self.passing | entered) - left
+            changed = {name: self._tables(event, name) for name in ("tables_in", "tables_out", "tables_changed")}
+            assert not changed["tables_changed"]
+            (database,) = {database for names in changed.values() for database, _ in names}
+            part, (entered, left, _) = self.parts[database], [{table for _, table in names} for names in changed.values()]
+            assert not entered & part.passing
+            assert left <= part.passing
+            part.passing = (part.passing | entered) - left
+            part.whole -= left
             self.changes += 1
             for table in entered | left:
-                self.copies[table].clear()
+                part.copies[table].clear()
         elif event.entry is EntryType.BEGIN:
-            self._inside = {}
+            for part in self.parts.values():
+                part.inside = {}
         elif event.entry is EntryType.ROWS:
             assert event.table is not None
-            table = event.table.table
-            assert table in self.passing, f"a row of {table} at {event.position}, where {sorted(self.passing)} pass"
+            part, table = self.parts[event.table.database], event.table.table
+            assert table in part.passing, f"a row of {table} at {event.position}, where {sorted(part.passing)} pass"
             for row in event.rows:
                 if row.after is not None:
-                    self.copies[table][row.after[0]] = row.after
+                    part.copies[table][row.after[0]] = row.after
                 if event.type is EventType.INSERT and row.after is not None:
-                    self._inside.setdefault(table, set()).add(row.after[1])
+                    part.inside.setdefault(table, set()).add(row.after[1])
         elif event.entry is EntryType.END and event.type is not EventType.READ:
-            numbers = set().union(*self._inside.values())
-            if numbers:
-                (number,) = numbers
-                assert self._inside.keys() == self.passing, (
-                    f"transaction {number} has {sorted(self._inside)}, {sorted(self.passing)} pass"
+            written = [part for part in self.parts.values() if part.inside]
+            for part in written:
+                (number,) = set().union(*part.inside.values())
+                assert part.inside.keys() == part.passing, (
+                    f"transaction {number} has {sorted(part.inside)}, {sorted(part.passing)} pass"
                 )
-                self.numbers.append(number)
+                part.numbers.append(number)
+            assert len(written) < 2
 
     @staticmethod
-    def _tables(event: Event, name: str) -> set[str]:
-        return {each.partition(".")[2] for each in event.props.get(name, "").split(",") if each}
+    def _tables(event: Event, name: str) -> set[tuple[str, str]]:
+        found = [each.partition(".") for each in event.props.get(name, "").split(",") if each]
+        return {(database, table) for database, _, table in found}
 
-    def has(self, passing: set[str]) -> bool:
-        """Whether these tables pass at the newest event, or nothing more comes."""
-        return self.error is not None or self.passing == passing
+    def has(self, passing: dict[str, set[str]]) -> bool:
+        """Whether these tables of each database pass at the newest event, or nothing more comes."""
+        return self.error is not None or {database: part.passing for database, part in self.parts.items()} == passing
 
     def stop(self) -> None:
         self._stop.set()
@@ -157,32 +172,37 @@ class Process:
             self._log.close()
 
 
-def _write(path: Path, server: Server, store: str, database: str, passing: set[str]) -> None:
-    options = {
-        "store": store,
-        "host": server.host,
-        "port": server.port,
-        "user": server.user,
-        "new_tables": "snapshot",
-        "transaction_events": 8,
-        "include": [f"{database}.{table}" for table in sorted(passing)],
-        "retry_longest": 0.2,
-    }
+def _write(path: Path, servers: dict[str, Server], store: str, passing: dict[str, set[str]]) -> None:
+    """The file of the sources; each has the name of its database."""
+    text = ""
+    for database, server in servers.items():
+        options = {
+            "store": store,
+            "host": server.host,
+            "port": server.port,
+            "user": server.user,
+            "transaction_events": 8,
+            "include": [f"{database}.{table}" for table in sorted(passing[database])],
+            "retry_longest": 0.2,
+            **({"new_tables": "snapshot"} if len(servers) == 1 else {"merge_wait": 0.4}),
+        }
+        text += f"[source.{database}]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in options.items())
     aside = path.with_suffix(".new")
-    aside.write_text("[producer]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in options.items()))
+    aside.write_text(text)
     os.replace(aside, path)
 
 
-def _run(server: Server, database: str, folder: Path, seed: int, changes: int) -> None:
+def _run(servers: dict[str, Server], folder: Path, seed: int, changes: int) -> None:
     chance, store, path = random.Random(seed), store_name(), folder / "shmstore.toml"
     print(f"seed {seed}")
-    execute(
-        server,
-        database,
-        *[f"CREATE TABLE {table} (id INT PRIMARY KEY AUTO_INCREMENT, number INT, changes INT DEFAULT 0)" for table in TABLES],
-    )
-    passing = {"t0", "t1"}
-    _write(path, server, store, database, passing)
+    for database, server in servers.items():
+        execute(
+            server,
+            database,
+            *[f"CREATE TABLE {table} (id INT PRIMARY KEY AUTO_INCREMENT, number INT, changes INT DEFAULT 0)" for table in TABLES],
+        )
+    passing = {database: {"t0", "t1"} for database in servers}
+    _write(path, servers, store, passing)
     process = Process(path)
     try:
 
@@ -196,11 +216,16 @@ def _run(server: Server, database: str, folder: Path, seed: int, changes: int) -
 
         wait_for(reads, "the producer to read")
         with EventStore.attach(store) as attached:
-            reader, load = Reader(attached, set(passing)), Load(server, database, chance)
+            reader = Reader(attached, passing)
+            loads = {database: Load(server, database, random.Random(chance.random())) for database, server in servers.items()}
+            kills = 0
             try:
                 for _ in range(changes):
-                    passing = set(chance.sample(TABLES, chance.randint(1, 3)))
-                    _write(path, server, store, database, passing)
+                    passing = {
+                        database: set(chance.sample(TABLES, chance.randint(1, 3))) if chance.random() < 0.8 else tables
+                        for database, tables in passing.items()
+                    }
+                    _write(path, servers, store, passing)
                     if chance.random() < 0.5:
                         process.hang_up()
                     else:
@@ -208,15 +233,21 @@ def _run(server: Server, database: str, folder: Path, seed: int, changes: int) -
                     if chance.random() < 0.6:
                         threading.Event().wait(chance.choice((0.0, 0.3, 0.9, 1.1, 1.3)))
                         process.kill()
+                        kills += 1
                         process.start()
                         # SIGHUP before its handler is there would end it
                         wait_for(lambda: reads() and attached.stat().producer_alive, "the producer to read again")
                     wait_for(partial(reader.has, passing), "the filters to be in force")
             finally:
-                load.stop()
+                for load in loads.values():
+                    load.stop()
                 if reader.error is not None:
                     reader.stop()
-            wait_for_position(server, attached, put=True)
+            if len(servers) == 1:
+                (server,) = servers.values()
+                wait_for_position(server, attached, put=True)
+            else:
+                wait_for(lambda: caught_up(list(servers.values()), store), "all to be put")
             wait_for(lambda: not list(Home.of(store).path.glob("*.request")) and _rows_read(store), "the snapshots")
             wait_for(
                 lambda: reader.error is not None or attached.stat().subscriptions[0].ack.sequence >= attached.newest, "the reader"
@@ -224,10 +255,14 @@ def _run(server: Server, database: str, folder: Path, seed: int, changes: int) -
             reader.stop()
         process.check()
         assert process.stop() == 0
-        assert reader.passing == passing
-        assert reader.numbers == list(range(1, load.number + 1))
-        for table in passing:
-            assert reader.copies[table] == _select(server, database, table), f"{table}, seed {seed}"
+        for database, server in servers.items():
+            part, load = reader.parts[database], loads[database]
+            assert part.passing == passing[database]
+            assert part.numbers == list(range(1, load.number + 1)), f"{database}, seed {seed}"
+            # several sources have no snapshots: rows of before a table came in are not there
+            for table in passing[database] if len(servers) == 1 else part.whole:
+                assert part.copies[table] == _select(server, database, table), f"{table}, seed {seed}"
+        print(f"{kills} kills, {reader.changes} changes, {sum(load.number for load in loads.values())} transactions")
     finally:
         process._child.kill()
         remove(store)
@@ -249,11 +284,30 @@ def _select(server: Server, database: str, table: str) -> dict[int, tuple[Any, .
 
 def test_filters_change_while_the_producer_is_killed(mariadb: Server, database: str, tmp_path: Path) -> None:
     """A few changes and kills."""
-    _run(mariadb, database, tmp_path, 7, 3)
+    _run({database: mariadb}, tmp_path, 7, 3)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_many_filters_change_while_the_producer_is_killed(any_server: Server, database: str, tmp_path: Path, seed: int) -> None:
     """Many, at random."""
-    _run(any_server, database, tmp_path, random.randrange(1 << 30) if seed else 1, 25)
+    _run({database: any_server}, tmp_path, random.randrange(1 << 30) if seed else 1, 25)
+
+
+def _several(mariadb: Server, mysql: Server) -> dict[str, Server]:
+    servers = {"reload_a": mariadb, "reload_b": mysql}
+    for database, server in servers.items():
+        execute(server, "mysql", f"DROP DATABASE IF EXISTS {database}", f"CREATE DATABASE {database}")
+    return servers
+
+
+def test_filters_of_several_sources_change_while_the_producer_is_killed(mariadb: Server, mysql: Server, tmp_path: Path) -> None:
+    """The same of two sources in one store, each with filters of its own."""
+    _run(_several(mariadb, mysql), tmp_path, 19, 3)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2))
+def test_many_filters_of_several_sources_change(mariadb: Server, mysql: Server, tmp_path: Path, seed: int) -> None:
+    """Many, at random."""
+    _run(_several(mariadb, mysql), tmp_path, random.randrange(1 << 30) if seed else 1, 25)
