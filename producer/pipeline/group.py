@@ -181,7 +181,7 @@ class Group:
         return lowest_by_source({name: checkpoint.position for name, checkpoint in found.items()}), None
 
     def _forget_changes(self) -> None:
-        """Forget changes of filters that were written down and not put, before another event gets the sequence of theirs. Raises `StoreError`."""
+        """Forget changes of filters that were written down and not put, before another event gets its sequence. Raises `StoreError`."""
         for one in self._settings:
             file = FiltersFile(self.store.home, one.name, self.store.may_produce)
             if (kept := file.load(self.store.epoch, self.store.newest, again=False)) is not None:

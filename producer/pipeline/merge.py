@@ -60,7 +60,7 @@ class Lane:
         first, at = 0, 0
         for i, after in enumerate(points):
             end = ends[after - 1]
-            if record is None:  # a change of filters has the time of now, whatever the source's is
+            if record is None:  # a change of filters has the present time, whatever the source's is
                 self.floor = max(self.floor, min(times[after - 1] // 1000, today))
             self.pieces.append(
                 Piece(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -156,8 +157,9 @@ def test_password_rotation(own_server: Server, tmp_path: Path) -> None:
         secret.write_text("second\n")
 
 
-def test_tls(own_server: Server, tmp_path: Path) -> None:
-    """tls = required encrypts the stream; verify-ca takes the server's own authority and refuses another."""
+def test_tls(own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """tls = required encrypts the stream; verify-ca takes the server's own authority and refuses another. By default it encrypts where the server can,
+    verifies nothing, and loads no certificate for that."""
     if own_server.flavor == "mariadb":
         with pytest.raises(producer.LoginRefused, match="TLS"):  # this one has no certificate
             producer.run(producer.Settings(store="producer-tls", port=own_server.port, tls="required"), lambda: False)
@@ -167,6 +169,10 @@ def test_tls(own_server: Server, tmp_path: Path) -> None:
     account = {"user": "s", "password": "x"}
     for options in ({"tls": "required"}, {"tls": "verify-ca", "tls_ca": str(authority)}):
         with checked(own_server, **account, **options) as run:
+            assert run.alive
+    with monkeypatch.context() as patch:
+        patch.setattr(ssl.SSLContext, "load_default_certs", None)
+        with checked(own_server, **account) as run:
             assert run.alive
     with pytest.raises(producer.LoginRefused):  # the account wants what tls = disabled does not give
         producer.run(producer.Settings(store="producer-tls", port=own_server.port, tls="disabled", **account), lambda: False)

@@ -322,7 +322,7 @@ def test_half_a_transaction_of_a_source_that_is_gone() -> None:
 
 
 def test_a_change_of_filters_keeps_the_order() -> None:
-    """It has the time of now, which says nothing of its source or of the others: what follows is older."""
+    """It has the present time, which says nothing of its source or of the others: what follows is older."""
     a, b = lanes("a", "b")
     a.add(flush((1, 1, True)), 0.0, TODAY)
     a.add(flush((1000, 1, True)), 0.0, TODAY, print)
