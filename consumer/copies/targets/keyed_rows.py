@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from shmstore.consumer.copies.change_reduction import OURS, Merge, Versions
 from shmstore.sql.names import free
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 UPSERT, DELETE, UPDATE = 0, 1, 2  # what becomes of a row of `merge_rows`
 BECOMES: Final = OURS + "becomes"
@@ -60,7 +62,7 @@ def dataset_rows(dataset: ds.Dataset, keys: pa.Table | None, columns: pa.Schema)
     if keys is not None:
         first = keys.column(0)
         if any(is_kind(first.type) for is_kind in _FILTERED):
-            some = ds.field(keys.column_names[0]).isin(pc.unique(first.combine_chunks()))
+            some = pc.field(keys.column_names[0]).isin(pc.unique(first.combine_chunks()))
         names += [name for name in keys.column_names if name not in names]
     found = dataset.to_table(columns=names, filter=some)
     return (found if keys is None else rows_with(found, keys)).select(columns.names).cast(columns)

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from shmstore.atomic_file import replace
@@ -109,6 +108,8 @@ class ParquetTable:
 
     def rows_of(self, keys: pa.Table | None, columns: pa.Schema) -> pa.Table:
         """`SearchableTable.rows_of`."""
+        import pyarrow.dataset as ds  # takes pandas along, which no process of Spark's needs to start
+
         with _reading(self._path / FILE, self._name):
             return dataset_rows(ds.dataset(self._path / FILE, format="parquet"), keys, columns)
 

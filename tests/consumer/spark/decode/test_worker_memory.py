@@ -1,4 +1,4 @@
-"""The cycle collector and freed memory in the executors' workers."""
+"""What the executors' workers import, their cycle collector and freed memory."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ def fresh() -> Iterator[None]:
     gc.unfreeze()
     yield
     gc.unfreeze()
+
+
+def test_a_worker_starts_without_pandas() -> None:
+    """Spark starts several for each query, and pandas, which pyarrow.dataset takes along, is a third of the CPU of their start."""
+    program = "import sys, pyspark_shmstore; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    assert "shmstore.consumer.spark.source.source" in loaded
+    assert not {"pandas", "pyarrow.dataset", "deltalake", "duckdb"} & {*loaded}
 
 
 def test_the_first_read_of_a_worker_settles_it() -> None:
