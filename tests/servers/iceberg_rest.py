@@ -36,7 +36,7 @@ def iceberg_rest(folder: Path) -> Iterator[str]:
         "CATALOG_WAREHOUSE": str(folder / "warehouse"),
         "CATALOG_URI": f"jdbc:sqlite:{folder}/catalog.db",
     }
-    command = ["java", "-Xmx300m", "-cp", f"{classes}/*", "org.apache.iceberg.rest.RESTCatalogServer"]
+    command = ["java", "-Xmx300m", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}/*", "org.apache.iceberg.rest.RESTCatalogServer"]
     with serving("Iceberg's REST catalog", command, folder / "log", lambda: _asked(f"{url}/v1/config"), settings):
         yield url
 

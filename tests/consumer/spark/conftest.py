@@ -12,6 +12,11 @@ import pytest
 
 from tests.consumer.spark.events import Binlog
 
+# A JVM of a test lives for a minute or so: two thirds of its CPU are the checking and repeated compiling of Spark's classes.
+_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+if _QUICK not in os.environ.get("SPARK_SUBMIT_OPTS", ""):
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {_QUICK}".strip()
+
 
 @pytest.fixture
 def binlog() -> Binlog:

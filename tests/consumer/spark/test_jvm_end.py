@@ -17,7 +17,7 @@ from shmstore import EventStore
 from tests.consumer.spark.events import Binlog, order_row
 from tests.producer.running import wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.every_spark]
+pytestmark = pytest.mark.spark
 _PIDFD_GETFD = 438  # the system call's number, on every architecture
 
 
@@ -40,8 +40,12 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.parametrize(
     ("sent", "held"),
-    [(signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGTERM, False), (signal.SIGHUP, False)],
-    ids=["killed", "killed and its sockets held", "ended", "hung up"],
+    [
+        pytest.param(signal.SIGKILL, False, id="killed"),
+        pytest.param(signal.SIGKILL, True, id="killed and its sockets held", marks=pytest.mark.every_spark),
+        pytest.param(signal.SIGTERM, False, id="ended"),
+        pytest.param(signal.SIGHUP, False, id="hung up", marks=pytest.mark.long),
+    ],
 )
 def test_a_driver_ends_with_its_jvm(
     store: EventStore, store_name: str, tmp_path: Path, binlog: Binlog, sent: signal.Signals, held: bool
@@ -59,8 +63,15 @@ def test_a_driver_ends_with_its_jvm(
     assert f"shmstore: Spark's JVM has ended (signal {sent:d}): the same command continues" in last
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("first", ["driver", "jvm"])
+@pytest.mark.parametrize(
+    ("first", "number"),
+    [
+        pytest.param("driver", signal.SIGTERM, id="driver first, ended"),
+        pytest.param("jvm", signal.SIGHUP, id="jvm first, hung up", marks=pytest.mark.every_spark),
+        pytest.param("driver", signal.SIGHUP, id="driver first, hung up", marks=pytest.mark.long),
+        pytest.param("jvm", signal.SIGTERM, id="jvm first, ended", marks=pytest.mark.long),
+    ],
+)
 def test_a_service_that_is_ended_ends_well(
     store: EventStore, store_name: str, tmp_path: Path, binlog: Binlog, first: str, number: signal.Signals
 ) -> None:
@@ -77,8 +88,9 @@ def driving(store: EventStore, name: str, folder: Path, binlog: Binlog) -> Itera
     """A driver whose query runs, and its JVM."""
     store.put(binlog.insert(order_row(1)))
     command = ["replicate", name, "--target", f"{folder}/lake/{{table}}", "--master", "local[1]"]
+    program = ["env", "--default-signal=HUP", sys.executable, "-m", "shmstore.consumer.spark"]  # under nohup the tests ignore it
     with (folder / "log").open("wb") as log:
-        driver = subprocess.Popen([sys.executable, "-m", "shmstore.consumer.spark", *command], stdout=log, stderr=log)
+        driver = subprocess.Popen([*program, *command], stdout=log, stderr=log)
     try:
         wait_for(lambda: driver.poll() is not None or any(each.alive for each in store.subscriptions()), "the query", seconds=120)
         (jvm,) = children(driver.pid)

@@ -22,7 +22,6 @@ def run(store: str, folder: Path, *words: str) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.spark
-@pytest.mark.every_spark
 def test_a_panic_in_delta_rs_ends_the_command(store: EventStore, store_name: str, tmp_path: Path, binlog: Binlog) -> None:
     """With exit code 1, and the panic's text: it never waits for an answer that Spark does not get."""
     store.put(binlog.insert(order_row(1)))

@@ -120,8 +120,7 @@ def acked(run: Running) -> int | None:
         return next((each.ack for each in store.subscriptions() if each.name == "replicate"), None)
 
 
-@pytest.mark.every_spark
-@pytest.mark.parametrize("format", ["delta", "parquet"])
+@pytest.mark.parametrize("format", [pytest.param("delta", marks=pytest.mark.every_spark), "parquet"])
 def test_copies_begin_with_rows_that_executors_read(
     run: Running,
     any_server: Server,
