@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from shmstore.consumer.spark.query_errors import shown_first
 from shmstore.consumer.spark.spark_version import runs_for_spark
 
 
@@ -17,13 +18,14 @@ class CallFailed(RuntimeError):
 def answering() -> Iterator[None]:
     """Let whatever the body raises reach Spark: py4j answers the JVM after an `Exception` alone, and after anything else the JVM would wait forever.
 
-    Raises `CallFailed` in place of what is no `Exception`.
+    Raises `CallFailed` in place of what is no `Exception`. Of both the first line that Spark shows says the cause.
     """
     try:
         yield
-    except Exception:
-        raise
     except BaseException as error:
+        shown_first(error)
+        if isinstance(error, Exception):
+            raise
         raise CallFailed(f"{type(error).__name__}: {error}") from error
 
 

@@ -1,4 +1,5 @@
-"""What a query's error says in one line, cause and fix: it comes last where the error ends a program, after Spark's plan and offsets."""
+"""What a query's error says in one line, cause and fix: it is in the first line of Spark's message, and last where the error ends a program, after Spark's
+plan and offsets."""
 
 from __future__ import annotations
 
@@ -24,6 +25,24 @@ def ours(lines: list[str]) -> list[str]:
     """What the errors of this package say in these lines of a message."""
     found = [re.search(r"(?:^|: )(?:shmstore|consumer)\.[\w.]+: (.*)", line) for line in lines]
     return [each[1] for each in found if each]
+
+
+class BatchFailed(Exception):
+    """Says in one line why a function that Spark called failed. It is never raised."""
+
+
+def shown_first(error: BaseException) -> None:
+    """Make the cause of an error that a function raises which Spark called, as in `foreachBatch`, the first line of what Spark gets of it.
+
+    py4j sends the text that Python prints of an error. That begins with what the error was raised from, and an error that was never raised has no stack.
+    """
+    first, seen = error, {id(error)}
+    while (before := first.__cause__ or (None if first.__suppress_context__ else first.__context__)) and id(before) not in seen:
+        first = before
+        seen.add(id(first))
+    if isinstance(first, BatchFailed):
+        return
+    first.__cause__ = BatchFailed(f"{type(error).__name__}: {cause(error)}")
 
 
 def shown_last() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql.functions import expr
 
 from shmstore import Column, EventStore, TableSchema
 from shmstore.consumer.spark import Lag, LagListener, changes, each_batch
@@ -235,6 +236,24 @@ def test_tables_of_the_page_as_views(spark: Any, store: EventStore, store_name: 
         changes(spark, store_name, "shop.*")
     with pytest.raises(OptionError, match=r"knows no table that crm.\* matches; it knows shop.customers, shop.orders$"):
         changes(spark, store_name, ["crm.*"])
+
+
+def test_a_frame_joined_with_itself(spark: Any, store: EventStore, store_name: str, binlog: Binlog) -> None:
+    """One query reads the table twice, without a word of subscriptions, and has the pairs of all that it reads in whatever micro-batch."""
+    store.put(binlog.insert(order_row(1), order_row(2, customer=8)))
+    orders = changes(spark, store_name, "shop.orders", startingOffsets="earliest")
+    one, other = orders.alias("one"), orders.alias("other")
+    same = expr("one.after.customer_id = other.after.customer_id AND one.after.id < other.after.id")
+    pairs = one.join(other, same).select("one.after.id", "other.after.id")
+    query = started(lambda: pairs.toDF("one", "other").writeStream.format("memory").queryName("pairs").start())
+    try:
+        query.processAllAvailable()
+        store.put(binlog.insert(order_row(3), order_row(4, customer=8), order_row(5, customer=9)))
+        query.processAllAvailable()
+        assert sorted(map(tuple, spark.table("pairs").collect())) == [(1, 3), (2, 4)]
+        assert len(store.subscriptions()) == 2
+    finally:
+        query.stop()
 
 
 @pytest.mark.every_spark
