@@ -329,8 +329,9 @@ def values(frame: Any) -> list[str]:
     return sorted(str(sorted(row.asDict().items())) for row in frame.collect())
 
 
-@pytest.mark.parametrize("starts", [1, pytest.param(2, marks=pytest.mark.long)])
-@pytest.mark.parametrize("kind", ["hadoop", "rest"])
+@pytest.mark.parametrize(
+    ("kind", "starts"), [("hadoop", 1), *(pytest.param(kind, 2, marks=pytest.mark.long) for kind in ("hadoop", "rest"))]
+)
 def test_the_first_start_on_an_empty_catalog(kind: str, starts: int, tmp_path: Path, state: Path) -> None:
     """As a user starts it, where not even the catalog's folder exists: namespaces and tables are created, and no line of Java is printed."""
     from shmstore import EventStore
