@@ -30,7 +30,9 @@ def fresh() -> Iterator[None]:
 def test_a_worker_starts_without_pandas() -> None:
     """Spark starts several for each query, and pandas, which pyarrow.dataset takes along, is a third of the CPU of their start."""
     program = "import sys, pyspark_shmstore; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.split()
     assert "shmstore.consumer.spark.source.source" in loaded
     assert not {"pandas", "pyarrow.dataset", "deltalake", "duckdb"} & {*loaded}
 
