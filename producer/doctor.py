@@ -51,7 +51,7 @@ def check_server(settings: Settings) -> list[Finding]:
         findings += _binlog(server, settings)
         findings += _identity(session, server, settings)
         if server.variables.get("log_bin") == "ON":  # without one the server refuses to say what these ask
-            findings += _account(session, settings)
+            findings += _account(session)
             findings += _large_events(session, server)
             findings += _snapshots(session, server, settings)
             findings += _row_filters(session, settings)
@@ -152,7 +152,7 @@ def _store_of(settings: Settings) -> tuple[int | None, int]:
     return None, 0
 
 
-def _account(session: ServerSession, settings: Settings) -> list[Finding]:
+def _account(session: ServerSession) -> list[Finding]:
     user = str(session.query("SELECT CURRENT_USER()")[0][0])
     account = "@".join(f"'{part}'" for part in user.rsplit("@", 1))
     findings = []

@@ -177,7 +177,7 @@ class AppliedChanges:
             plan = self._plan(changes, data, aside, rows)
             self._commit(data, self._merge(rows, plan, data), {query: batch, LAYOUT: self._layout(kind), HISTORY: 0})
         if deletes:
-            self._keep(deletes, data, aside, rows)
+            self._keep(deletes, aside, rows)
         self._batches += 1
         if self._oldest is not None and aside.exists and self._batches % _FORGET_EVERY == 1:
             self._forget(self._oldest(), aside, rows)
@@ -358,7 +358,7 @@ class AppliedChanges:
             self._commit(data, Alter(tuple([Change("", column.name, column) for column in added])), {})
             _log.info("%s has new columns: %s", self._path, ", ".join(column.name for column in added))
 
-    def _keep(self, deletes: dict[Key, list[Any]], data: SearchableTable, aside: SearchableTable, rows: pa.Table) -> None:
+    def _keep(self, deletes: dict[Key, list[Any]], aside: SearchableTable, rows: pa.Table) -> None:
         """Keep the sequences of deletes: of a history all, else the last one of each key."""
         kind = rows.schema.field(SEQUENCE).type
         known = self._known(aside, SEQ, rows, deletes)

@@ -115,7 +115,7 @@ def pause(named: Named, subscription: str | None = None, *, wait: float = 0.0) -
     with _attach(named) as store, audited(store.home, named, "pause", subscription or "producer"):
         if subscription is not None:
             store.pause(subscription, by)
-            return f"{subscription} is paused: its reader gets no events{_holds(store, subscription)}"
+            return f"{subscription} is paused: its reader gets no events{_holds(store)}"
         pauses.keep(store.home, by)
         if not store.stat().producer_alive:
             return "no producer runs; the next one is paused from its start on"
@@ -131,7 +131,7 @@ def is_paused(named: Named, subscription: str | None = None) -> bool:
     return pauses.kept(Home.of(named.store, named.state), subscription) is not None
 
 
-def _holds(store: EventStore, subscription: str) -> str:
+def _holds(store: EventStore) -> str:
     """What a subscription that is paused holds up, as the end of a sentence."""
     stat = store.stat()
     then = "is evicted" if stat.lag == "evict" else "holds up the producer"

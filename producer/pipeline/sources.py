@@ -71,7 +71,7 @@ class _Source:
         return with_store(settings[0], log, lambda store: self._run(settings, store, stop, log))
 
     def _run(self, settings: list[Settings], store: EventStore, stop: Stop, log: logging.Logger) -> list[Summary]:
-        if len(settings) > 1 or _is_of_group(store, settings[0]):
+        if len(settings) > 1 or _is_of_group(store):
             group = Group(settings, store, stop, log=log, reloads=self._reloads)
             try:
                 return group.run()
@@ -84,7 +84,7 @@ class _Source:
             self.was_read = replicator.linked
 
 
-def _is_of_group(store: EventStore, settings: Settings) -> bool:
+def _is_of_group(store: EventStore) -> bool:
     """Whether the store was one of several sources before, so that the one left continues where it was."""
     resume = resume_point(store)
     if resume is not None:

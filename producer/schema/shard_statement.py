@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from shmstore.sql.tokens import SqlMode, Token, located
-
-Located = tuple[int, Token]
+from shmstore.sql.tokens import SqlMode, located
 
 # What takes rows away, or makes others of them, and leaves the definition as it is.
 _OF_ROWS = frozenset(("CONVERT", "DISCARD", "EXCHANGE", "IGNORE", "IMPORT", "PERIOD", "TRUNCATE", "VERSIONING"))

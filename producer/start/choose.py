@@ -58,14 +58,14 @@ def choose_start(
             start = _latest(session, server, settings)
             return start._replace(lost=position or start.position)
         log.error("%s; continuing at %s: changes between are lost", error, settings.on_purged)
-        return _latest(session, server, settings) if settings.on_purged == "latest" else _earliest(session, server)
+        return _latest(session, server, settings) if settings.on_purged == "latest" else _earliest(session)
 
 
 def configured(settings: Settings, session: ServerSession, server: SourceServer, latest: Position | None = None) -> StreamStart:
     """Return the start that the option `start` names."""
     start = settings.beginning
     if isinstance(start, str):
-        return _latest(session, server, settings, latest) if start == "latest" else _earliest(session, server)
+        return _latest(session, server, settings, latest) if start == "latest" else _earliest(session)
     if isinstance(start, datetime):
         return _scanned(settings, server, *scan_to_time(session, server, start.timestamp()))
     if start.file:
@@ -94,7 +94,7 @@ def _latest(session: ServerSession, server: SourceServer, settings: Settings, po
     return StreamStart(position, executed, by_gtid=bool(executed) and settings.gtid == "auto")
 
 
-def _earliest(session: ServerSession, server: SourceServer) -> StreamStart:
+def _earliest(session: ServerSession) -> StreamStart:
     files = binlog_files(session)
     return StreamStart(Position(files[0][0], 4), None)
 

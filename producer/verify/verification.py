@@ -46,7 +46,6 @@ from shmstore.producer.verify.source_rows import SourceRows, StoredRow, StoredRo
 ATTEMPTS = 5  # of a table whose definition changes meanwhile
 ROUNDS = 20  # of comparing keys again that change all the time
 SAMPLES = 1000  # keys that differ whose values are read
-BATCH_EVENTS = 4096
 LOOK = 0.05  # seconds between two looks at the store
 
 _TEMPORAL = frozenset({"date", "datetime", "timestamp"})

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
+    from shmstore.consumer.monitoring.counters import Counters
     from shmstore.consumer.monitoring.metrics import Answer
     from shmstore.consumer.serving.access import Login
 
@@ -77,21 +78,20 @@ def counters_at(where: tuple[str, int], answer: Answer, **access: Any) -> Iterat
 
 
 @contextmanager
-def counting(number: int, exposition: Callable[[], str], trouble: Callable[[], str]) -> Iterator[None]:
-    """Answer on port `number`, to this host alone, while the block runs: /metrics, and /healthz, which is 503 while there is `trouble`. 0: do not."""
-    if not number:
+def counting(options: argparse.Namespace, counters: Counters) -> Iterator[None]:
+    """Answer on --metrics-port, to this host alone, while the block runs: /metrics, and /healthz, which is 503 while there is trouble. 0: do not."""
+    if not options.metrics_port:
         yield
         return
 
     def answer(path: str) -> tuple[int, str] | None:
         if path == "/metrics":
-            return 200, exposition()
+            return 200, counters.exposition(options.store, options.subscription)
         if path == "/healthz":
-            said = trouble()
-            return (503, f"{said}\n") if said else (200, "ok\n")
+            return (503, f"{counters.trouble}\n") if counters.trouble else (200, "ok\n")
         return None
 
-    with counters_at(("127.0.0.1", number), answer):
+    with counters_at(("127.0.0.1", options.metrics_port), answer):
         yield
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from shmstore.arguments import Parser
 from shmstore.cli.log_lines import LEVELS
+from shmstore.cli.values import place, port
 
 STATE = "(default: $SHMSTORE_STATE, or ~/.local/state/shmstore)"
 FORMATS = ("json", "canal", "debezium", "maxwell")
@@ -41,6 +42,19 @@ def add_form(sub: Parser) -> None:
     form.add_argument("--schemas", action="store_true", help="debezium: add the schema to each document")
     form.add_argument("--transactions", action="store_true", help="debezium: add transaction metadata")
     form.add_argument("--gtids", action="store_true", help="canal: add the executed GTID set, as Canal does with gtidon")
+
+
+def add_subscription(group: Any, name: str) -> None:
+    """Add the subscription that a command reads as, called `name` by default, and where a new one begins."""
+    group.add_argument("--subscription", default=name, metavar="NAME", help=f"read as this subscription (default: {name})")
+    where = "where a new subscription begins, as in `tail`"
+    group.add_argument("--from", dest="start", type=place, default="earliest", metavar="WHERE", help=where)
+
+
+def add_metrics_port(group: Any) -> None:
+    """Add where a command's counters are served (`listening.counting`)."""
+    where = "serve counters at /metrics on this port, for this host only (default: none)"
+    group.add_argument("--metrics-port", type=port, default=0, metavar="PORT", help=where)
 
 
 def add_log_lines(sub: argparse.ArgumentParser) -> None:

@@ -62,12 +62,8 @@ class ControlFiles:
         found = [self._read(path) for path in self._home.path.glob(f"control-*{REQUEST}") if path.is_file()]
         return sorted((wish for wish in found if wish is not None), key=lambda wish: wish.asked_ms)
 
-    def take_back(self, id: str) -> None:
-        """Remove a wish that is not to be answered any more. Raises `StoreError`."""
-        self._home.remove(self._request(id), "request")
-
     def answer(self, wish: Wish, *, done: bool, text: str) -> None:
-        """ControlAnswer a wish, and remove it. Raises `StoreError`."""
+        """Answer a wish, and remove it. Raises `StoreError`."""
         answers = [one for one in self.answers() if one.id != wish.id]
         answers.append(ControlAnswer(wish.id, done, text, calendar_ms()))
         content = json.dumps({"shmstore_control": FORMAT, "answers": answers[-KEPT:]}).encode()

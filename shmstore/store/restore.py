@@ -322,7 +322,7 @@ def _restored(name: str, home: Home, path: str | None) -> Segment:
         subscriptions = _at_their_acks(home, known.epoch, oldest, tail.last)
 
         def fill(fd: int, sizes: layout.Sizes) -> None:
-            _fill_rings(fd, sizes, events, tail.last)
+            _fill_rings(fd, sizes, events)
             header = np.frombuffer(os.pread(fd, layout.HEADER.itemsize, 0), layout.HEADER).copy()
             header["put"], header["floor"], header["oversized"] = tail.last, events.floor, options.first - 1
             header["log_first"], header["synced"], header["sync_wanted"] = oldest, tail.last, tail.last
@@ -342,7 +342,7 @@ def _restored(name: str, home: Home, path: str | None) -> Segment:
     return made
 
 
-def _fill_rings(fd: int, sizes: layout.Sizes, events: Recent, last: int) -> None:
+def _fill_rings(fd: int, sizes: layout.Sizes, events: Recent) -> None:
     count = sizes.slot_count
     # The slot before the first has the totals that the others continue from.
     for base, array, before in (

@@ -13,11 +13,11 @@ from shmstore.consumer.copies.database_url import KINDS, file_of, server_url, wi
 from shmstore.consumer.copies.databases.database import Database, Password
 from shmstore.consumer.copies.databases.dialect import SqlDialect, TablePlace
 from shmstore.consumer.copies.databases.table import MARKS, DatabaseTable
-from shmstore.consumer.copies.targets.names import aside_name, next_name, part_of_name
+from shmstore.consumer.copies.targets.names import NamedCopies
 from shmstore.errors import did_you_mean, install
 
 
-class DatabaseTarget:
+class DatabaseTarget(NamedCopies):
     """Copies in `database`; each is at ``schema.table`` or ``table``."""
 
     at_once = 1  # on one connection
@@ -28,22 +28,6 @@ class DatabaseTarget:
     def table(self, path: str, name: str) -> DatabaseTable:
         """`Target.table`."""
         return DatabaseTable(self.database, path, name)
-
-    def named(self, name: str) -> str:
-        """`Target.named`."""
-        return part_of_name(name)
-
-    def unnamed(self, part: str) -> str:
-        """`Target.unnamed`."""
-        return part
-
-    def next_path(self, path: str, number: int) -> str:
-        """`Target.next_path`."""
-        return next_name(path, number)
-
-    def aside_path(self, path: str) -> str:
-        """`Target.aside_path`."""
-        return aside_name(path)
 
     def paths(self, template: str) -> Iterable[str]:
         """The tables that have marks, in every schema."""

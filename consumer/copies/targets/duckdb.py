@@ -46,7 +46,7 @@ from shmstore.consumer.copies.ddl import Change
 from shmstore.consumer.copies.reading.duckdb_file import attach_lake, detach_lake
 from shmstore.consumer.copies.target import StepRefused, TargetBusy, TargetFailed
 from shmstore.consumer.copies.targets.keyed_rows import updated_columns
-from shmstore.consumer.copies.targets.names import aside_name, next_name, part_of_name
+from shmstore.consumer.copies.targets.names import NamedCopies
 from shmstore.event import TableSchema
 from shmstore.sql.names import folded
 
@@ -81,7 +81,7 @@ def type_of(field: pa.Field) -> str:
     return _TYPES[field.type]
 
 
-class DuckDB:
+class DuckDB(NamedCopies):
     """The copies in a DuckDB file, or in the `lake` that it is the catalog of (`Target`)."""
 
     at_once = 1  # on one connection
@@ -102,19 +102,7 @@ class DuckDB:
         """`Target.named`."""
         if folded(name) in _RESERVED:
             raise CannotCopy(f"the name {name!r} is DuckDB's own: copies cannot be called so")
-        return part_of_name(name)
-
-    def unnamed(self, part: str) -> str:
-        """`Target.unnamed`."""
-        return part
-
-    def next_path(self, path: str, number: int) -> str:
-        """`Target.next_path`."""
-        return next_name(path, number)
-
-    def aside_path(self, path: str) -> str:
-        """`Target.aside_path`."""
-        return aside_name(path)
+        return super().named(name)
 
     def paths(self, template: str) -> list[str]:
         """`Target.paths`."""

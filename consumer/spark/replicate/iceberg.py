@@ -45,7 +45,7 @@ from shmstore.consumer.copies.change_reduction import (
 )
 from shmstore.consumer.copies.changed_rows import target_fields
 from shmstore.consumer.copies.targets.folders import AT_ONCE
-from shmstore.consumer.copies.targets.names import aside_name, next_name, part_of_name
+from shmstore.consumer.copies.targets.names import NamedCopies
 from shmstore.consumer.spark.decode.arrow_frame import whole
 from shmstore.consumer.spark.replicate.merge_sql import Rows, new_rows, quoted, source_of, viewed, without_rows
 from shmstore.consumer.spark.replicate.sessions import Sessions
@@ -86,7 +86,7 @@ def require_runtime(session: SparkSession, target: str) -> None:
         )
 
 
-class IcebergTarget:
+class IcebergTarget(NamedCopies):
     """The copies in the catalogs of a session (`Target`)."""
 
     at_once = AT_ONCE
@@ -97,22 +97,6 @@ class IcebergTarget:
     def table(self, path: str, name: str) -> IcebergTable:
         """`Target.table`."""
         return IcebergTable(self._session, self._sessions, path, name)
-
-    def named(self, name: str) -> str:
-        """`Target.named`."""
-        return part_of_name(name)
-
-    def unnamed(self, part: str) -> str:
-        """`Target.unnamed`."""
-        return part
-
-    def aside_path(self, path: str) -> str:
-        """`Target.aside_path`."""
-        return aside_name(path)
-
-    def next_path(self, path: str, number: int) -> str:
-        """`Target.next_path`."""
-        return next_name(path, number)
 
     def paths(self, template: str) -> list[str]:
         """`Target.paths`."""

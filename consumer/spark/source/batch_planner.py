@@ -130,7 +130,7 @@ class BatchPlanner:
         if not scan.has_looked(first, last):  # it was planned before the query was started
             rows, turn = scan.look(store, first, last)
             if turn is not None:
-                raise SchemaChanged(_changed_within(scan, turn, begins=not rows.any()))
+                raise SchemaChanged(_changed_within(turn, begins=not rows.any()))
         return scan.names(first, last)
 
     def _window(self, base: int, limit: BatchLimit, frozen: int | None) -> int:
@@ -280,7 +280,7 @@ def _changed(scan: TableScan, turn: ColumnTurn) -> str:
     )
 
 
-def _changed_within(scan: TableScan, turn: ColumnTurn, *, begins: bool) -> str:
+def _changed_within(turn: ColumnTurn, *, begins: bool) -> str:
     """What to say where a micro-batch that Spark has logged, and must run again, has rows that the plan is not for."""
     fix = (
         "Load the frame again and start the query: it is then planned with the columns of these rows"

@@ -378,7 +378,7 @@ class Registration:
                 self._owned.pop(destination, None)
                 self._others.pop(destination, None)
                 if not why and not self._stopping:
-                    self._run_for(destination, path)
+                    self._run_for(path)
                 else:
                     with suppress(NoNodeError):
                         self._ask(lambda path=path: client.exists_async(path, watch=self._watch))  # type: ignore[misc]
@@ -414,7 +414,7 @@ class Registration:
             except NodeExistsError:
                 continue
 
-    def _run_for(self, destination: str, path: str) -> None:
+    def _run_for(self, path: str) -> None:
         """Become the active server, unless another is faster."""
         data = json.dumps({"active": True, "address": self._address}, separators=(",", ":")).encode()
         with suppress(NodeExistsError):

@@ -10,9 +10,9 @@ from shmstore.cli import log_lines, service
 from shmstore.cli.command import Commands
 from shmstore.cli.listening import clients_password, counting
 from shmstore.cli.log_lines import say
-from shmstore.cli.options import FORMATS, add_log_lines, add_state
+from shmstore.cli.options import FORMATS, add_log_lines, add_metrics_port, add_state, add_subscription
 from shmstore.cli.signals import ended, on_signal
-from shmstore.cli.values import place, port, whole
+from shmstore.cli.values import whole
 from shmstore.patterns.table_patterns import FORMS as TABLE_FORMS
 
 if TYPE_CHECKING:
@@ -74,15 +74,7 @@ def add(commands: Commands) -> None:
         help="a setting of librdkafka, or one that the page of the kind lists (redis: db, maxlen); may be given several times",
     )
     what = sub.add_argument_group("What is sent")
-    what.add_argument("--subscription", default="queue", metavar="NAME", help="read as this subscription (default: queue)")
-    what.add_argument(
-        "--from",
-        dest="start",
-        type=place,
-        default="earliest",
-        metavar="WHERE",
-        help="where a new subscription begins, as in `tail`",
-    )
+    add_subscription(what, "queue")
     what.add_argument("--tables", metavar="PATTERNS", help=f"only these tables: {TABLE_FORMS}")
     what.add_argument("--format", choices=FORMATS, default="json", help="form of the messages, as in `tail` (default: json)")
     what.add_argument("--schemas", action="store_true", help="debezium: add the schema to key and value")
@@ -181,13 +173,7 @@ def add(commands: Commands) -> None:
         help="a message that is too large: stop, leave it out, cut its longest texts, or put it into a file (default: stop)",
     )
     how.add_argument("--claim-checks", default="", metavar="FOLDER", help="folder of the files of --oversized claim-check")
-    how.add_argument(
-        "--metrics-port",
-        type=port,
-        default=0,
-        metavar="PORT",
-        help="serve counters at /metrics on this port, for this host only (default: none)",
-    )
+    add_metrics_port(how)
     how.add_argument("--once", action="store_true", help="end when all events that are in the store now are sent")
     add_log_lines(sub)
 
@@ -239,11 +225,8 @@ def queue(options: argparse.Namespace) -> int:
             over.set()
             sender.stop()
 
-        def figures() -> str:
-            return sender.counters.exposition(options.store, options.subscription)
-
         try:
-            with on_signal(stop) as came, counting(options.metrics_port, figures, lambda: sender.counters.trouble):
+            with on_signal(stop) as came, counting(options, sender.counters):
                 say(f"sending {options.store} as {options.subscription!r} to {options.brokers}, {options.delivery}")
                 service.notify("READY=1", f"STATUS=sending to {options.brokers}")
                 sender.run()

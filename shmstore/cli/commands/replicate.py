@@ -11,9 +11,9 @@ from shmstore.cli import log_lines, service
 from shmstore.cli.command import Commands
 from shmstore.cli.listening import counting
 from shmstore.cli.log_lines import say
-from shmstore.cli.options import add_log_lines, add_state
+from shmstore.cli.options import add_log_lines, add_metrics_port, add_state, add_subscription
 from shmstore.cli.signals import ended, on_signal
-from shmstore.cli.values import place, port, valued
+from shmstore.cli.values import valued
 from shmstore.errors import SubscriptionInUse
 from shmstore.patterns.table_patterns import FORMS as TABLE_FORMS
 from shmstore.units import duration, size
@@ -84,15 +84,7 @@ def add(commands: Commands) -> None:
         help="zero and impossible dates: fail sets the copy aside, null writes NULL (default: fail)",
     )
     how = sub.add_argument_group("How it reads")
-    how.add_argument("--subscription", default="replicate", metavar="NAME", help="read as this subscription (default: replicate)")
-    how.add_argument(
-        "--from",
-        dest="start",
-        type=place,
-        default="earliest",
-        metavar="WHERE",
-        help="where a new subscription begins, as in `tail`",
-    )
+    add_subscription(how, "replicate")
     how.add_argument(
         "--batch", type=valued(size), default=64 << 20, metavar="BYTES", help="most encoded bytes of one batch (default: 64m)"
     )
@@ -105,13 +97,7 @@ def add(commands: Commands) -> None:
         help="end when all events that are in the store now are copied, with --snapshot also the rows that it asks for",
     )
     how.add_argument("--dry-run", action="store_true", help="print what would be created, and copy nothing")
-    how.add_argument(
-        "--metrics-port",
-        type=port,
-        default=0,
-        metavar="PORT",
-        help="serve counters at /metrics on this port, for this host only (default: none)",
-    )
+    add_metrics_port(how)
     add_log_lines(sub)
     commands.add(
         spark,
@@ -170,10 +156,7 @@ def _copy(options: argparse.Namespace, copied: CopiedTables, copies: CopySet, pl
             if over.is_set():
                 return ended(came)
 
-            def figures() -> str:
-                return copying.counters.exposition(options.store, options.subscription)
-
-            with counting(options.metrics_port, figures, lambda: copying.counters.trouble):
+            with counting(options, copying.counters):
                 initial = None
                 if options.snapshot:
                     initial = InitialRows(copied, copying.existing(), lambda: not over.is_set())
