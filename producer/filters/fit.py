@@ -10,7 +10,7 @@ from shmstore.errors import did_you_mean
 from shmstore.producer.filters.condition import bind
 from shmstore.producer.filters.table_filter import TableFilter
 
-__all__ = ["Unfit", "unfit_row_filters"]
+__all__ = ["ShownTables", "Unfit", "unfit_row_filters"]
 
 
 class ShownTables(Protocol):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from shmstore import Event, EventStore, Position, ShmStoreError, SlotFlag, StreamStat, UnsupportedEvent
-from shmstore.encoding.codec import decode, encode_batch
+from shmstore.encoding.codec import encode_batch
 from shmstore.home.definitions import DefinitionsFile
 from shmstore.producer.binlog.files import BinlogFiles, list_files
 from shmstore.producer.binlog.packets import singly
@@ -25,12 +25,10 @@ from shmstore.producer.connection.backoff import Backoff
 from shmstore.producer.connection.dump import BinlogReader, replica_id
 from shmstore.producer.connection.link import BinlogLink
 from shmstore.producer.connection.server import read_server, require_binlog
-from shmstore.producer.connection.session import ServerSession, connect
+from shmstore.producer.connection.session import connect
 from shmstore.producer.errors import ChecksumMismatch, LinkLost, LoginRefused, ServerBehind, ServerUnreachable, SettingsError
 from shmstore.producer.filters.changed import TablesChanged, as_readers_see, entered_by_rename, names_changed, tables_changed
-from shmstore.producer.filters.fit import unfit_row_filters
 from shmstore.producer.filters.table_filter import TableFilter
-from shmstore.producer.filters.unused import unused_patterns
 from shmstore.producer.pipeline.live_settings import LiveSettings, encoded
 from shmstore.producer.pipeline.pausing import Pausing
 from shmstore.producer.pipeline.problems import ENDED, LINK
@@ -50,6 +48,7 @@ from shmstore.producer.start.origin import Origin, OriginFile, options_of, origi
 from shmstore.producer.start.resume import StreamStart
 from shmstore.producer.start.same_history import WantedTransaction, require_same_files
 from shmstore.producer.start.schema_history import keep_history
+from shmstore.producer.start.start_warnings import warn_of_filters, warn_of_start
 from shmstore.producer.stop import Stop, StopEvent, Stopped
 from shmstore.producer.transactions.buffer import Flush, new_buffer
 from shmstore.producer.transactions.decoder import EventDecoder
@@ -271,40 +270,22 @@ class Replicator:
             self._statistics.set_clock(round(float(session.query("SELECT @@timestamp")[0][0]) * 1000))
             found = ServerFound(session, server, resume, sink.checkpoints, sink.last, self._origin.load(), self._options)
             chosen = choose_beginning(self._live.now, found, self._store.home.of_source(sink.source or ""), self._log)
-            if found.fresh:
-                self._look_at_start()
+            if found.fresh and not self._linked:
+                warn_of_start(self._settings, self._log)
             self._claim(found)
-            self._look_at_filters(session)
+            if not self._linked:
+                warn_of_filters(self._live.wanted, VisibleTables(session), self._log)
             self._write(found, chosen)
             sink.begin(chosen.start)
             return self._open(found, chosen)
         finally:
             session.close()
 
-    def _look_at_start(self) -> None:
-        """Say, where the stream begins as configured, what a time that is not past means."""
-        start = self._settings.beginning
-        if not self._linked and isinstance(start, datetime) and start.timestamp() > time.time():
-            self._log.warning(
-                "start is %r, a future time: the present binlog is skipped, and reading begins with the next event, as with start = latest",
-                self._settings.start,
-            )
-
     def _claim(self, found: ServerFound) -> None:
         server, domain = found.server, ""
         if self._sink.source is not None and server.mariadb:
             domain = str(found.session.query("SELECT @@global.gtid_domain_id")[0][0])
         self._sink.claim(gtids=server.gtids, domain=domain)
-
-    def _look_at_filters(self, session: ServerSession) -> None:
-        """Say, at the start, what a row would stop the producer for, and which patterns name nothing."""
-        if self._linked:
-            return
-        tables = VisibleTables(session)
-        for unfit in unfit_row_filters(tables, self._live.wanted.table_filter()):
-            self._log.warning("%s%s", unfit.problem, "; the first row of that table will stop this producer" * unfit.stops)
-        for unused in unused_patterns(tables, self._live.wanted):
-            self._log.warning("%s", unused)
 
     def _write(self, found: ServerFound, chosen: StreamBeginning) -> None:
         """Write to the disk what a restart has to find."""
@@ -364,7 +345,8 @@ class Replicator:
             )
             files, position, executed = find_position(files, resume.position, self._stop)
         elif isinstance(start, datetime):
-            self._look_at_start()
+            if not self._linked:
+                warn_of_start(settings, self._log)
             files, position, executed = find_time(files, start.timestamp(), self._stop)
         else:
             first = start if isinstance(start, Position) else Position(files[0].name, 4)
@@ -521,7 +503,7 @@ class Replicator:
     def _put(self, flush: Flush) -> bool:
         if self._snapshot is not None:
             self._snapshot.note(flush.blob, flush.slots)
-        events = _decode(flush) if self._before or self._after else []
+        events = flush.events() if self._before or self._after else []
         if self._before is not None:
             last = events[-1]
             changed = self._before(events)
@@ -567,14 +549,6 @@ class Replicator:
         self._sink.heartbeat(self._source, self._position, self.stream)
         if self._snapshot is not None:
             self._snapshot.look()
-
-
-def _decode(flush: Flush) -> list[Event]:
-    events, at = [], 0
-    for size in flush.slots["size"].tolist():
-        events.append(decode(memoryview(flush.blob)[at : at + size]))
-        at += size
-    return events
 
 
 def run(

@@ -80,7 +80,7 @@ class SchemaHistory:
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, draft: bool = False, aside: Sequence[Path] = ()) -> None:
         self._path = None if path is None else Path(path)
-        self._lines = None if self._path is None else LinesFile(Home(self._path.parent), self._path, _HEAD, WHAT)
+        self._lines = None if self._path is None or self.folder is None else LinesFile(Home(self.folder), self._path, _HEAD, WHAT)
         self._drafted: list[_Record] | None = [] if draft else None
         self.aside = list(aside)
         self.current: CurrentTables | None = None  # where the log names columns: how they are defined now
@@ -97,6 +97,11 @@ class SchemaHistory:
     def path(self) -> Path | None:
         """The file that keeps it."""
         return self._path
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the source's files in the store's home, where that file is."""
+        return None if self._path is None else self._path.parent
 
     @property
     def first(self) -> Position | None:
@@ -202,13 +207,11 @@ class SchemaHistory:
 
     # ------------------------------------------------------------ writing
 
-    def begin(
-        self, position: Position, tables: Mapping[TableName, Table], *, mariadb: bool = False, fold_case: bool = False
-    ) -> None:
+    def begin(self, position: Position, tables: Mapping[TableName, Table]) -> None:
         """Begin with `tables`, which are known to be so at `position`."""
         charset = "utf8mb4"
         change: Change = {name: table if table.charset else table._replace(charset=charset) for name, table in tables.items()}
-        self._add(_Record(position, "snapshot", change, "", None, (charset, mariadb, fold_case)))
+        self._add(_Record(position, "snapshot", change, "", None, (charset, False, False)))
 
     def carry(self, other: SchemaHistory, position: Position, has: Callable[[str], bool]) -> None:
         """Begin at `position` with the tables as `other`, of another server of the same transactions, has them.

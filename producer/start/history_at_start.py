@@ -25,7 +25,7 @@ from shmstore.producer.start.schema_history import begin_history, histories, ope
 
 def needs_snapshot(history: SchemaHistory, *, fresh: bool) -> bool:
     """Whether an empty history begins with the tables as they are: unless the stream continues from another server's history."""
-    return history.first is None and (fresh or history.path is None or not histories(history.path.parent))
+    return history.first is None and (fresh or history.folder is None or not histories(history.folder))
 
 
 def go_to_start(
@@ -81,9 +81,9 @@ def _carry(
 
     That one's file is put aside, so that the one in use is the only one: what is executed from here on it would miss.
     """
-    assert history.path is not None
+    assert history.folder is not None
     assert start.executed is not None
-    found = histories(history.path.parent)
+    found = histories(history.folder)
     if len(found) != 1:
         raise SchemaUnknown(
             f"which of the schema histories {', '.join(path.name for path in found)} was in use last is unknown: move the others away"

@@ -32,7 +32,6 @@ from shmstore import (
     SourceError,
     TableSchema,
 )
-from shmstore.encoding.codec import decode
 from shmstore.producer.binlog import events
 from shmstore.producer.binlog.compression import uncompress_query
 from shmstore.producer.binlog.events import ARTIFICIAL_FLAG, EventCode, RawEvent
@@ -51,7 +50,7 @@ from shmstore.producer.schema.shard_statement import retargeted
 from shmstore.producer.settings import Settings
 from shmstore.producer.start.last_transaction import LastTransaction
 from shmstore.producer.start.origin import Origin, differs
-from shmstore.producer.transactions.buffer import Flush, TransactionBuffer
+from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.decoder import EventDecoder
 from shmstore.sql.classify import classify
 from shmstore.sql.tokens import SqlMode
@@ -297,16 +296,16 @@ def _compared(wanted: WantedTransaction, raws: Iterator[RawEvent], start: Positi
     else:
         return "it has no such transaction"
     renaming = wanted.settings.renaming()
-    if different := _different_end(end, raw, renaming, placed=placed):
+    if different := _different_end(end, raw, placed=placed):
         return different
     if mine is None or not whole or decoder.skipped:
         return ""
     flush = buffer.take()
-    theirs = [] if flush is None else _decoded(flush)
+    theirs = [] if flush is None else flush.events()
     return "" if _same_rows(mine, theirs, renaming) else "its rows are different"
 
 
-def _different_end(end: Event, raw: RawEvent, renaming: Renaming, *, placed: bool) -> str:
+def _different_end(end: Event, raw: RawEvent, *, placed: bool) -> str:
     """Compare the event that ends the transaction, on both sides."""
     of_payload = raw.code == EventCode.TRANSACTION_PAYLOAD
     if placed and (raw.end != end.position.offset & 0xFFFFFFFF or raw.length != end.length):
@@ -334,14 +333,6 @@ def _different_end(end: Event, raw: RawEvent, renaming: Renaming, *, placed: boo
     if placed and "xid" in end.props and (raw.code != EventCode.XID or str(events.xid(raw.body)) != end.props["xid"]):
         return "the transaction there has another XID"
     return ""
-
-
-def _decoded(flush: Flush) -> list[Event]:
-    found, at = [], 0
-    for size in flush.slots["size"].tolist():
-        found.append(decode(flush.blob[at : at + size]))
-        at += size
-    return found
 
 
 def _same_rows(ours: list[Event], theirs: list[Event], renaming: Renaming) -> bool:

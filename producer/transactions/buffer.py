@@ -9,12 +9,14 @@ from __future__ import annotations
 import struct
 import time
 from collections import deque
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shmstore import SLOT
+from shmstore import SLOT, Event
+from shmstore.encoding.codec import decode
 from shmstore.producer.native_code import COMPILED, compiled
 from shmstore.producer.transactions.allocation import keep_freed_blocks
 
@@ -47,6 +49,11 @@ class Flush(NamedTuple):
     rows: int
     ends: int
     whole: bool  # its last event ends a transaction, or is a DDL
+
+    def events(self) -> list[Event]:
+        """Decode the events."""
+        ends = np.cumsum(self.slots["size"], dtype=np.int64).tolist()
+        return [decode(self.blob[at:end]) for at, end in pairwise([0, *ends])]
 
 
 class TransactionBuffer:
