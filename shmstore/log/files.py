@@ -164,7 +164,7 @@ class LogFiles:
     def _absent(self, sequence: int) -> PositionNotFound:
         oldest, logged = self.oldest, self.logged()
         held = f"it keeps {oldest} to {logged}" if oldest <= logged else "it is empty"
-        return PositionNotFound(f"sequence {sequence} is not in the log of store {self.folder.parent.name!r}: {held}")
+        return PositionNotFound(f"sequence {sequence} is not in the log of store {log_format.store_of(self.folder)!r}: {held}")
 
     def _open(self, first: int) -> LogSet:
         with self._lock:

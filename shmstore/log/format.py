@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -99,6 +100,11 @@ def slots_size(events: int) -> int:
 # ---------------------------------------------------------------- names
 
 _NAME: Final = re.compile(r"(\d{20}|next)(\.events|\.slots|\.blocks)")
+
+
+def store_of(folder: Path) -> str:
+    """Return the name of the store whose log is in `folder`: that of its home, which the folder is in."""
+    return folder.parent.name
 
 
 def set_name(first: int) -> str:

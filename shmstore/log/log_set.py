@@ -389,4 +389,4 @@ def _behind(blocks: NDArray[np.void]) -> int:
 
 def advice(stem: Path) -> str:
     """What to do where the set of that path, without an ending, is damaged."""
-    return f"`shmstore log verify {stem.parent.parent.name}` names all that is damaged"
+    return f"`shmstore log verify {log_format.store_of(stem.parent)}` names all that is damaged"

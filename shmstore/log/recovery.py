@@ -277,7 +277,7 @@ def _described(folder: Path, first: int, last: int) -> Tail:
     blocks = stem.with_suffix(BLOCKS).stat().st_size // BLOCK.itemsize
     if len(raw) < RECORD.itemsize:
         raise StoreCorrupt(
-            f"{stem}{SLOTS} is damaged: it has no event {last}; `shmstore log verify {folder.parent.name}` shows more"
+            f"{stem}{SLOTS} is damaged: it has no event {last}; `shmstore log verify {log_format.store_of(folder)}` shows more"
         )
     record = np.frombuffer(raw, RECORD)[0]
     return Tail(
