@@ -64,54 +64,62 @@ _log = logging.getLogger("shmstore")
 
 
 class Consumer:
-    """A named reader of one store: iterate it for non-empty batches.
+    """A named reader of one store, as a loop over batches of events.
 
         with Consumer("orders", subscription="audit") as consumer:
             for batch in consumer:
                 for event in batch:
                     ...
 
-    `store` is a store's name, or the `EventStore` to read from, which then stays open; `path` is the file of a store in a file,
-    `state` the folder of its home ($SHMSTORE_STATE, or ~/.local/state/shmstore). A URL,
-    grpc://HOST:8815/STORE or with TLS grpc+tls://..., reads a store of another host, where `shmstore serve --flight` runs: all is as below,
-    a lost connection is made again, and `StoreUnreachable` raised where that takes more than a minute.
-    `subscription` names the reader: it continues after its last ack, in this process or the next, and one process owns it at a
-    time. `start` says where a new one begins: "earliest" (everything that the store's log keeps, whatever others have acked; without a
-    log what some reader has not acked), "latest", a sequence, a `Position` (first event after it), a
-    datetime, or one of these as text, such as "0-1-4711" or "2026-01-31T12:00:00Z" (`shmstore.start_position` lists them).
+    The loop acks a batch when it asks for the next one, and at the end of the ``with`` block. After an exception the events that are not
+    acked come again. `async for batch in consumer` is the same loop in asyncio: each get waits in a thread of its own, which has ended when
+    the batch is returned or the task is canceled. Meanwhile other tasks may call `ack`, `rollback`, `seek` and `close`; ``async with``
+    closes without blocking the event loop.
 
-    `tables` names the tables that are wanted, in patterns as those of ``shmstore tail --tables``: ``"shop.*"``, ``"shop.orders,!shop.log"``, or
-    a list. Batches then hold the rows and the DDLs of these tables alone, and no marks of transactions (BEGIN, END) or heartbeats. The
-    rest is read and acked with the batch before it; a batch with nothing else in it is not given. Limits count before this.
+    A subscription continues after its last ack, in this process or the next one. In a store with a log it is durable from its creation:
+    its ack is in the store's home, at most a second behind and never ahead of what is on disk. Events that are not acked stay in the log,
+    up to its size. Without a log they stay in the ring, and when they fill it, the producer waits.
 
-    ``async for batch in consumer`` is the same loop in asyncio: each get waits in a thread of its own, which has ended when the batch is given, or
-    the task canceled. Meanwhile other tasks may call `ack`, `rollback`, `seek` and `close`. ``async with`` closes without blocking the event loop.
+    In a generator the caller asks for the next batch before it has written the last one, so the ack comes later:
 
-    `auto_ack`: asking for the next batch acks the current one. Give False if the current one may not be processed by then, and
-    call `ack` when it is. In a generator, for example, the caller asks for the next batch before it has written this one:
-
-        def orders(consumer):                                 # consumer = Consumer("orders", "dlt", auto_ack=False, timeout=5)
+        def orders(consumer):  # consumer = Consumer("orders", "dlt", auto_ack=False, timeout=5)
             for batch in consumer:
                 yield from batch.to_arrow("shop.orders").to_pylist()
 
         pipeline.run(orders(consumer))
-        consumer.ack()                                        # only now is it in the warehouse
+        consumer.ack()  # only now are the rows in the warehouse
 
-    Events that are not acked stay in the store's log, up to its size; without a log they stay in the ring, and nothing new can come
-    when they fill it.
+    Args:
+        store: The name of a store on this host; an `EventStore`, which the consumer does not close; or the URL of a store on another host,
+            ``grpc://HOST:8815/STORE`` (with TLS ``grpc+tls://...``), where `shmstore serve --flight` runs. The same calls work there. A lost
+            connection is made again, for up to a minute.
+        subscription: The name of the reader. One process owns it at a time.
+        tables: The tables that are wanted, in the patterns of ``shmstore tail --tables``: ``"shop.*"``, ``"shop.orders,!shop.log"``, or a
+            list. Batches then have the rows and DDLs of these tables alone, without BEGIN, END and heartbeats; the rest is read, and acked
+            with the batch before it. None: everything.
+        start: Where a new subscription begins: "earliest" (everything that the log keeps; without a log, everything that some reader has
+            not acked), "latest", a sequence, a `Position` (the first event after it), a datetime, or one of these as text, such as
+            "0-1-4711" or "2026-01-31T12:00:00Z". A known subscription ignores it.
+        auto_ack: Whether asking for the next batch acks the current one. With False only `ack` does.
+        limit: Short for `limit_events`.
+        limit_events: The most events of a batch, counted before `tables` chooses.
+        limit_bytes: The most bytes of payload in a batch. A single event may be larger. Without any limit a batch is at most an eighth of
+            the ring.
+        timeout: Seconds without an event after which the loop ends. 0 reads the present events; None waits forever, without using CPU.
+        checkpoint: For a store without a log: True keeps the acked position in the store's home, a path in that folder, False nowhere. For
+            a store with a log a path only says where a new subscription begins.
+        path: The file of a store that is in a file instead of shared memory.
+        state: The folder of homes ($SHMSTORE_STATE, or ~/.local/state/shmstore). `path` and `state` are for a store of this host.
 
-    `limit_events` bounds a batch in events (`limit` is short for it), `limit_bytes` in bytes of payload; without any of them a batch is
-    at most an eighth of the ring. The iteration ends after `timeout`
-    seconds without an event: 0 reads the present events, None (default) waits forever, using no CPU.
-
-    In a store with a log the subscription is durable from the moment it is made: its ack is in the store's home, at most a second behind
-    and never ahead of what is on disk, and after a reboot it continues there. Without a log `checkpoint` keeps the acked position in a
-    file, so that the subscription outlives the shared memory: True keeps it in the store's home, a path in that directory, False keeps
-    none. With a log such a file only says where a new subscription begins.
-
-    Raises what `EventStore.attach` and `EventStore.subscribe` raise: `StoreNotFound`, `LayoutMismatch`,
-    `SubscriptionInUse`, `PositionNotFound`, ValueError for a bad name or pattern; iterating, `SubscriptionLost` and `StoreClosed`: a store with a
-    log that was removed and is not there again within some seconds, or any without one.
+    Raises:
+        StoreNotFound: No store has this name.
+        LayoutMismatch: The store is of another version.
+        SubscriptionInUse: Another process owns the subscription.
+        SubscriptionLost: The subscription was evicted because it held up the producer. The loop may raise it, too.
+        PositionNotFound: The store does not have `start`.
+        StoreClosed: From the loop: the store was removed, and was not there again within some seconds.
+        StoreUnreachable: The server of a store on another host did not answer for a minute. The loop may raise it, too.
+        ValueError: A name, a pattern or a limit is not valid.
     """
 
     def __init__(
@@ -184,10 +192,14 @@ class Consumer:
         return self
 
     def __next__(self) -> Batch:
-        """Ack the current batch (not with ``auto_ack=False``), then return the next one that is not empty.
+        """Ack the current batch (unless ``auto_ack=False``), and return the next one that is not empty.
 
-        Ends at the time-out or after `stop`. Raises `StoreError` if the checkpoint cannot be written: the ack counts all the same,
-        the next call returns the next batch, and the checkpoint is tried again within a second or so, and at the end.
+        Returns:
+            The next events, at least one. The iteration ends after `timeout` seconds without an event, or after `stop`.
+
+        Raises:
+            StoreError: The checkpoint cannot be written. The ack counts all the same: the next call returns the next batch, and the
+                checkpoint is tried again within about a second, and at the end.
         """
         with self._turn:
             batch = self._taken()
@@ -201,9 +213,10 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Batch:
-        """As `__next__`, without blocking the event loop. Canceled, it takes nothing: the batch comes again.
+        """Return the next batch as `__next__` does, without blocking the event loop. A canceled call takes nothing: the batch comes again.
 
-        Raises RuntimeError where another task waits for the next batch.
+        Raises:
+            RuntimeError: Another task waits for the next batch.
         """
         if self._waits:
             raise RuntimeError(
@@ -281,8 +294,17 @@ class Consumer:
             self.subscription.ack(batch)
 
     def attach_again(self, closed: StoreClosed) -> bool:
-        """Attach to the store that is restored from its home, and continue at the ack; return False where `stop` ended the wait for it.
-        Raises `closed` where it is not to be had, or is no longer the same."""
+        """Attach to the store again, which was restored from its home, and continue at the ack.
+
+        Args:
+            closed: The error that a call raised.
+
+        Returns:
+            False where `stop` ended the wait for the store.
+
+        Raises:
+            StoreClosed: The error `closed`, where the store does not come back, or is no longer the same.
+        """
         before, name = self.store, self.subscription.name
         acked = self._acked  # of one that was closed it raises StoreClosed, too
         if self._closed or not before.has_log or not before.lost or not isinstance(before, EventStore):
@@ -329,10 +351,10 @@ class Consumer:
         self._moves += 1
 
     def events(self) -> Iterator[Event]:
-        """Yield single events; each batch is acked once its last event was processed (not with ``auto_ack=False``).
+        """Yield single events, and ack each batch after its last event (unless ``auto_ack=False``).
 
-        After a loop that was left within a batch, the events up to and including the current one count as processed: leaving the
-        ``with`` block without an exception acks those and no more, as does calling `ack`.
+        After a loop that ended within a batch, the events up to and including the current one count as processed: leaving the ``with``
+        block without an exception acks those and no more, as does calling `ack`.
         """
         for batch in self:
             self._reached = batch.first - 1
@@ -356,10 +378,15 @@ class Consumer:
         return self.subscription.ack_cursor.sequence
 
     def ack(self, what: Batch | int | Position | None = None) -> None:
-        """Ack everything up to and including a batch, a sequence or a position; without one, all that was delivered.
+        """Ack everything up to and including `what`. Acked events never come again; events after them stay delivered.
 
-        Acked events never come again; those delivered after them stay delivered. Without `what` it does nothing if all is acked
-        already. Raises as `Subscription.ack` does: `AckError` for what is acked already or was not delivered.
+        Args:
+            what: A batch, a sequence, or the position of an event; None: everything that was delivered. With None, nothing happens where
+                all of it is acked already.
+
+        Raises:
+            AckError: The events were acked already, were not delivered, or belong to a batch that a rollback took back.
+            StoreError: The disk refuses the checkpoint. The ack counts all the same.
         """
         with self._turn:
             if what is not None:
@@ -378,25 +405,38 @@ class Consumer:
             self.subscription.rollback()  # also a batch that an interrupt lost between the get and the loop
 
     def seek(self, start: Start) -> None:
-        """Continue at `start`, in the forms of the parameter `start`; everything before it is acked.
+        """Continue at `start`. Everything before it counts as acked.
 
-        For a writer that commits its position with its rows, and so knows it better than the last ack. A sequence is valid for the
-        life of the store (`EventStore.epoch`): of one with a log that is until its log is removed, of one without until its memory is;
-        a ``batch.position`` also in its successor. In a store with a log it goes back to anything that is kept, which is given again;
-        without one to the last ack at most, because acked events may be overwritten. Raises `PositionNotFound` if `start` is not kept,
-        not in the store yet, or acked in a store without a log, and then moves nothing.
+        This is for a writer that commits its position with its rows, and so knows it better than the last ack. With a log, `start` may be
+        before the ack: those events come again. Without one it cannot, because acked events may be overwritten.
+
+        Args:
+            start: As the parameter `start` of `Consumer`. A sequence is valid in the store that gave it (same `EventStore.epoch`), a
+                ``batch.position`` also in a store of the same source that was created after it.
+
+        Raises:
+            PositionNotFound: The store does not keep `start`, does not have it yet, or, without a log, it is acked. Nothing moved.
         """
         with self._turn:
             self.subscription.seek(start)
             self._elsewhere()
 
     def resume(self, epoch: int, sequence: int) -> bool:
-        """Continue behind `sequence`, the last one that a writer has committed with its rows of the store with this `epoch`; -1: of none.
+        """Continue after the last event that a writer has committed together with its rows.
 
-        Return whether the numbers are of this store: those of another one (another `EventStore.epoch`) do not compare, and reading
-        continues at the ack. What was committed and not acked is acked now. What was acked and not committed, as where the target
-        was restored from a backup, is given again; raises `PositionNotFound` where the log keeps that no longer. With `tables`, and
-        without a log, the ack may be ahead of what was committed: there what is kept is given again, and a warning says how much is not.
+        What was committed and not acked is acked now. What was acked and not committed, as after a restore of the target from a backup,
+        comes again.
+
+        Args:
+            epoch: The `EventStore.epoch` of the store that `sequence` is from.
+            sequence: The last committed sequence, such as ``batch.last``; -1: none.
+
+        Returns:
+            False where `epoch` is another store's, whose sequences do not compare: reading continues at the ack.
+
+        Raises:
+            PositionNotFound: The log no longer keeps the events after `sequence`. With `tables`, or without a log, the ack may be ahead of
+                the commit for other reasons: then the events that are kept come again, and a warning says which are not kept.
         """
         with self._turn:
             acked = self._acked
@@ -418,10 +458,23 @@ class Consumer:
             return True
 
     def sync(self, what: Batch | int | None = None, timeout: float = 10.0) -> None:
-        """Wait until the log has everything up to a batch, or a sequence, on disk; without `what` all that was given.
+        """Wait until the log has everything up to `what` on disk. Without a log it returns at once.
 
-        For a writer that commits sequences with its rows: a power cut could give those that are not on disk to other events. Without a log it
-        does nothing. Raises `SyncTimeout` where that takes longer than `timeout` seconds, `StoreClosed`, `StoreUnreachable`.
+        A writer that commits sequences calls this before the commit: otherwise a power cut could give the sequences to other events.
+
+            for batch in consumer:
+                write(batch)
+                consumer.sync(batch)
+                commit(consumer.store.epoch, batch.last)
+
+        Args:
+            what: A batch or a sequence; None: everything that was delivered.
+            timeout: The most seconds to wait.
+
+        Raises:
+            SyncTimeout: The deadline passed. Nothing is lost: call it again.
+            StoreClosed: The store was removed.
+            StoreUnreachable: The server of a store on another host does not answer.
         """
         sequence = self._reached if what is None else what.last if isinstance(what, Batch) else what
         if not self.store.has_log:
@@ -437,13 +490,13 @@ class Consumer:
     def stop(self) -> None:
         """End the iteration: a wait ends at once, a running body when it asks for the next batch (its batch is acked then).
 
-        May be called from another thread or from a signal handler.
+        Another thread or a signal handler may call it.
         """
         self._stopped = True
         self.subscription.interrupt()
 
     def close(self) -> None:
-        """Release the subscription. The current batch is not acked: the next owner gets it again."""
+        """Release the subscription. The current batch is not acked: the next owner gets it again. Idempotent."""
         if self._closed:
             return
         self._closed = True

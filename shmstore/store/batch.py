@@ -53,7 +53,11 @@ class _Run:
         return raw
 
     def payloads(self) -> Iterator[memoryview]:
-        """Yield the encoded bytes of each event. Raises `StoreCorrupt` where the slots contradict each other."""
+        """Yield the bytes of each event.
+
+        Raises:
+            StoreCorrupt: The slots contradict each other.
+        """
         return self._each()
 
     def _whole(self) -> memoryview:
@@ -79,9 +83,15 @@ class Elsewhere:
 class Batch(_Run):
     """Events `first` to `last` (sequences, both included), in order. Its id is its last sequence.
 
-    They are read when they are first looked at, out of the ring while that has them, else out of the log. In a store with a log a batch is
-    valid for as long as it is held; without one the payloads lie in the ring, and are valid until the batch is acked (in a store that
-    evicts they are a copy). An empty batch has ``last == first - 1``; it is false.
+        for event in batch:  # decoded
+            ...
+        for payload in batch.payloads():  # their bytes
+            ...
+        table = batch.to_arrow("shop.orders")
+
+    A batch reads its events when you first look at them: from the ring if it still has them, otherwise from the log. With a log a batch is
+    valid for as long as it is held. Without one its payloads are in the ring, and are valid until the batch is acked (in a store that evicts
+    they are a copy). An empty batch has ``last == first - 1``; it is false.
     """
 
     __slots__ = ("_found",)
@@ -96,7 +106,11 @@ class Batch(_Run):
 
     @property
     def events(self) -> list[Event]:
-        """All events, decoded. Raises `StoreCorrupt` where a payload is not an event."""
+        """All events, decoded; each has its `sequence`.
+
+        Raises:
+            StoreCorrupt: A payload is not an event.
+        """
         return list(self)
 
     @classmethod
@@ -174,13 +188,13 @@ class Batch(_Run):
 
     @property
     def ack_point(self) -> int | None:
-        """Sequence of the last transaction end or DDL in the batch; None within a large transaction."""
+        """Sequence of the last transaction end or DDL in the batch; None where the whole batch is inside a transaction."""
         points = np.flatnonzero(self._content().slots["flags"] & int(SlotFlag.ACK_POINT))
         return self.first + int(points[-1]) if len(points) else None
 
     @property
     def ends_transaction(self) -> bool:
-        """True where the last event is an ack point."""
+        """True where the last event ends a transaction, or is a DDL."""
         return bool(self) and self.ack_point == self.last
 
     @property
@@ -189,7 +203,7 @@ class Batch(_Run):
         return self.position_of(self.last) if self else None
 
     def position_of(self, sequence: int) -> Position:
-        """Binlog position of one event of the batch."""
+        """Return the binlog position of one event of the batch, by its sequence."""
         ends = self.ends
         i = sequence - self.first
         header = codec.decode_stored(self.raw[int(ends[i - 1]) if i else 0 : int(ends[i])])[0]
@@ -202,20 +216,29 @@ class Batch(_Run):
         zero_dates: Literal["error", "null"] = "error",
         partial: Literal["error", "null"] = "error",
     ) -> Any:
-        """Return the rows of one table as a `pyarrow.Table`, one row for each row changed, in order; it outlives the batch.
+        """Return the rows of one table as a `pyarrow.Table`: one row for each changed row, in order. It outlives the batch.
 
-        `table` is ``database.table``, or a `TableSchema` whose columns are wanted; None: the only one in the batch. Columns: op
-        (c, u, d; r from a snapshot), database, table, before and after (structs of the table's columns; NULL where the
-        change has no such image), ts_ms, server_id, file, offset, seq, row, transaction. Columns are those of the table's newest
-        event in the batch, and older rows have NULL in columns that they lack; without a row of the table, those that it is known with.
-        ``.flatten()`` makes columns of the structs' fields, for pandas.
+        Columns: op (c, u, d; r from a snapshot), database, table, before and after (structs of the table's columns; NULL where the change has
+        no such image), ts_ms (milliseconds), server_id, file, offset, seq, row, transaction. ``.flatten()`` makes columns of the structs'
+        fields, for pandas. The table's columns are those of its newest event in the batch, and older rows have NULL in columns that they
+        lack. Where the batch has no row of the table, the result is empty, with the columns that the store knows.
 
-        Rows of a snapshot that was asked for some columns are left out, unless `partial` is ``null``.
+        Args:
+            table: ``database.table``, or a `TableSchema` whose columns are wanted; None: the only table of the batch.
+            zero_dates: What a date that does not exist becomes: an error, or "null".
+            partial: What a missing column of an image becomes: an error, or "null". Without "null", rows of a snapshot that was asked for
+                some columns are left out.
 
-        Raises `ZeroDate` (a ValueError) for a date that does not exist and `PartialImage` for an image without all columns, unless
-        `zero_dates` or `partial` say ``null``; ValueError where `table` must be named, names no database, or names a table that
-        the store neither has nor had while the batch holds rows of others,
-        or a column changed into a type that cannot hold its old values; `StoreCorrupt`; ImportError without pyarrow (extra ``arrow``).
+        Returns:
+            A `pyarrow.Table`.
+
+        Raises:
+            ZeroDate: A date does not exist (a ValueError).
+            PartialImage: An image lacks a column (a ValueError).
+            ValueError: `table` must be named, names no database, or names a table that the store never had while the batch has rows of
+                others; or a column changed into a type that cannot hold its old values.
+            StoreCorrupt: A payload is not an event.
+            ImportError: pyarrow is missing (extra ``arrow``).
         """
         from shmstore.encoding import arrow_table  # pyarrow may be missing
 
@@ -243,19 +266,26 @@ class Batch(_Run):
         return image_type(found or TableSchema("", "", ()))
 
     def select(self, chosen: Sequence[bool]) -> Batch:
-        """Return the batch with only those of its events for which `chosen`, of length len(batch), is true.
+        """Return the batch with only some of its events.
 
-        Its `first` and `last`, its position and its ack point stay those of the whole: acked, it is done as a whole.
+        Its `first`, `last`, position and ack point stay those of the whole batch, and an ack covers the whole batch.
+
+        Args:
+            chosen: A truth value for each event, of length len(batch).
         """
         return _Selected(self.copy(), chosen)
 
     def copy(self) -> Batch:
-        """The same batch, its bytes read now, and copied where they lie in the ring."""
+        """Return the same batch with its bytes read now, and copied if they are in the ring."""
         content = self._content()
         return self if content.own else Batch._holding(self._segment, own(content), self.generation)
 
     def verify(self) -> None:
-        """Raise `StoreCorrupt` where a payload's bytes are not those that were put. For stores with checksums."""
+        """Check the payloads of a store with checksums.
+
+        Raises:
+            StoreCorrupt: The bytes of a payload are not those that were put.
+        """
         checksum.verify(self.first, self.payloads(), self.slots)
 
 

@@ -57,8 +57,8 @@ _open_stores: weakref.WeakSet[EventStore] = weakref.WeakSet()
 class EventStore(StoreView):
     """A ring of events in named shared memory: one producer puts, many subscriptions get and ack, each at its own pace.
 
-    Make one with `create` or `attach`. An object serves one thread at a time; other threads and processes attach again
-    by name. A forked child must attach again: its parent keeps the roles.
+    Make one with `create` or `attach`. An object serves one thread at a time; other threads and processes attach by name. A forked child
+    must attach again, because its parent keeps the roles.
     """
 
     def __init__(self, mapped: Segment, state: str | os.PathLike[str] | None = None) -> None:
@@ -102,18 +102,28 @@ class EventStore(StoreView):
         log_keep: float = DEFAULT_LOG_KEEP,
         state: str | os.PathLike[str] | None = None,
     ) -> EventStore:
-        """Make a store and attach to it.
+        """Create a store, and attach to it.
 
-        A store remembers: behind the ring is a log on disk, in the store's home, ``STATE/NAME`` (`state_directory()` by default). What
-        leaves the ring is read from there, by the same calls; after a reboot the process that attaches first puts the store together again.
-        `log_keep` seconds after they were put, events that all subscriptions have acked go; earlier where the log has `log_size` bytes.
-        What some subscription has not acked stays; at `log_size` `lag` decides. With ``log=False`` the store is the ring alone.
+        Behind the ring is a log on disk, in the store's home, ``STATE/NAME``. The same calls read from it what has left the ring. After a
+        reboot the first process that attaches restores the store from its home. Raises `StoreExists`, `StoreError`, and ValueError for
+        options that are not valid.
 
-        `capacity` is events in flight, a power of two. `capacity * memory_unit` bytes is the space for their payloads (in
-        ITEMSIZE mode, too: it is memory). `lag` says what happens to a subscription that is as far behind as the log is large (without
-        a log: as the ring): "block", the producer waits for it, or "evict", it is let go `evict_after` seconds later.
-        `path` puts the segment into a file on disk. `checksum` adds a crc32 to every event; it is on by default with `path`.
-        Raises `StoreExists`, `StoreError`, and `ValueError` for options that cannot be.
+        Args:
+            name: The store's name.
+            capacity: The most events in the ring, a power of two.
+            memory_unit: Bytes; ``capacity * memory_unit`` is the ring's space for payloads, in both batch modes.
+            batch_mode: Whether events alone bound the ring (ITEMSIZE), or their bytes, too (MEMSIZE).
+            ddl_isolation: Whether a DDL comes alone in a batch.
+            lag: Where unacked events of a subscription fill the log (without one, the ring): "block" the producer, or "evict" it `evict_after`
+                seconds later.
+            mode: The rights of memory and home, as those of a file; they belong to `group`, by name or number.
+            path: A file for the ring, instead of shared memory.
+            checksum: Whether each event has a CRC-32; None: only with `path`.
+            first_sequence: The sequence of the first event.
+            log: Whether there is a log; without one the store is the ring alone.
+            log_size: The most bytes of the log. At this size events that all subscriptions have acked go before `log_keep`.
+            log_keep: Seconds after a put for which the log keeps an event. What some subscription has not acked stays longer.
+            state: The folder of homes; None: `state_directory()`.
         """
         options = checked(
             capacity=capacity,
@@ -139,10 +149,10 @@ class EventStore(StoreView):
         state: str | os.PathLike[str] | None = None,
         restore: bool = True,
     ) -> Self:
-        """Attach to a store by name; one that has a log and is not in memory, after a reboot, is restored from its home,
-        unless `restore` is False.
+        """Attach to a store by name. A store that is in its home and not in memory, as after a reboot, is restored, unless `restore` is False.
 
-        `state` is the directory of that home. Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where rights are missing.
+        `path` is the file of a store in a file, `state` the folder of homes (None: `state_directory()`). Raises `StoreNotFound`,
+        `LayoutMismatch` for a store of another version, and `StoreError` where this user has no right to it.
         """
         store = cls(attached(name, path=path, state=state, restore=restore), state)
         if store._checksum and not store.segment.home:  # only file-backed stores come back from a crash of the whole host
@@ -158,17 +168,16 @@ class EventStore(StoreView):
         log: bool = False,
         state: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Remove a store's memory. Those attached get `StoreClosed` when they next put or wait. Raises `StoreNotFound`.
+        """Remove a store's memory. Processes that are attached get `StoreClosed` from their next put or wait. Raises `StoreNotFound`.
 
-        What its home remembers stays, and who attaches next puts the store together again; with `log` all of that goes, too.
+        The next process that attaches restores the store from its home; with `log` the log and the rest of the home go, too.
 
-        A store of another layout version, or a damaged one, is not removed while a process uses it, because that would not notice:
-        `LayoutMismatch`, unless `force`.
+        Raises `LayoutMismatch` for a damaged store, or one of another version, that a process uses: it would not notice. `force` removes it.
         """
         remove(name, path=path, force=force, log=log, state=state)
 
     def undo_create(self) -> None:
-        """Remove a store that is of no use, its memory and its log, as its producer. What its home has of an earlier store stays: readers' checkpoints.
+        """Remove a store that is of no use, its memory and its log, as its producer. Its home keeps the checkpoints of an earlier store.
 
         Raises `ProducerInUse`, `StoreError`."""
         self.claim()
@@ -178,9 +187,9 @@ class EventStore(StoreView):
                 kinds.remove_log(self.home, self.epoch)
 
     def close(self) -> None:
-        """Give up all roles held through this object, its memory and the log's files. The store stays. Idempotent.
+        """Release all roles that this object holds, its memory, and the files of the log. The store stays. Idempotent.
 
-        Batches that are still held stay valid, and keep what they need of the two.
+        Batches that are still held stay valid, and keep what they need of both.
         """
         if self._closed:
             return
@@ -228,11 +237,10 @@ class EventStore(StoreView):
     # ------------------------------------------------------------ put
 
     def claim(self, *, start: Position | None = None) -> None:
-        """Become the producer. Raises `ProducerInUse` while another lives. Idempotent.
+        """Become the producer. Idempotent; the first `put` does it, too. Raises `ProducerInUse` while another producer lives.
 
-        `start` is where the source was opened: in an empty store it is noted, so that `find` can tell "before the first
-        event" from "lost"; who claims first and learns it then calls again. What a killed producer left half done is not
-        visible and is overwritten.
+        An empty store notes `start`, where the source was opened, so that `find` can tell "before the first event" from "lost". A producer
+        that learns it only after its claim calls again. What a killed producer left half done was never visible, and is overwritten.
         """
         self._check_open()
         if not self._producer.acquire():
@@ -276,12 +284,11 @@ class EventStore(StoreView):
         return self._writer
 
     def put(self, events: Events, *, timeout: float | None = None) -> int:
-        """Store one event or a list of them, all or nothing, in order; return the sequence of the last.
+        """Store one event or a list of them, in order, all or nothing; return the sequence of the last.
 
-        An event is an `Event`, or its bytes as they are (or a bytearray, or a memoryview). Waits for space up to `timeout` seconds: None
-        without limit, 0 not at all. Raises `StoreFull` at the deadline, `BatchTooLarge` at once where the list could never fit, ValueError or
-        TypeError for an `Event` whose values do not fit its columns, `ProducerInUse`, `StoreClosed`. After an error, and after an
-        interrupted wait, nothing was stored.
+        An event is an `Event`, or bytes of your own (bytes, bytearray or memoryview). Waits for free space up to `timeout` seconds: None
+        without a limit, 0 not at all. Raises `StoreFull` at the deadline, `BatchTooLarge` where the list can never fit, ValueError or TypeError
+        for values that do not fit their columns, `ProducerInUse`, `StoreClosed`. After an error or an interrupted wait nothing is stored.
         """
         if (sequence := self._writer.try_put(events)) is not None:
             return sequence
@@ -308,9 +315,9 @@ class EventStore(StoreView):
         return done
 
     def put_encoded(self, blob: bytes | memoryview, slots: NDArray[np.void], *, timeout: float | None = None) -> int:
-        """Store events whose payloads lie back to back in `blob`; `slots` has dtype `layout.SLOT`, shape (n,).
+        """Store events that are encoded already: `blob` has their payloads back to back, `slots` a record for each, dtype `SLOT`, shape (n,).
 
-        The caller fills size, rows, time, file, offset, flags, entry and type. Otherwise as `put`.
+        The caller fills in size, rows, time, file, offset, flags, entry and type. Otherwise as `put`.
         """
         writer = self._writer
         if (sequence := writer.try_put_encoded(blob, slots)) is not None:
@@ -366,7 +373,10 @@ class EventStore(StoreView):
             self._writer.resync()
 
     def heartbeat(self, source: str = "", position: Position | None = None, stream: StreamStat | None = None) -> None:
-        """Say that the producer lives, what it reads from, how far it has read, and how that goes. For `stat`; about once a second."""
+        """Say that the producer lives, what it reads from, how far it has read, and how its stream goes: about once a second, for `stat`.
+
+        Raises `StoreClosed` where the store was removed, or this is not its producer.
+        """
         self._check_open()  # a producer that has nothing to put learns here that the store is gone
         if not self.segment.look():  # by another process that does not know what it was: `rm`, or logind at the end of a session
             raise self._removed()
@@ -389,18 +399,15 @@ class EventStore(StoreView):
     def subscribe(
         self, name: str, *, start: Start = "earliest", checkpoint: CheckpointFile | None = None, checkpoint_interval: float = 1.0
     ) -> Subscription:
-        """Own the subscription `name` until `Subscription.close` or the death of this process.
+        """Own the subscription `name` until `Subscription.close` or the death of this process. A known one continues after its ack.
 
-        A known name continues after its ack, and `start` is ignored. A new one starts at `start`: "earliest", "latest", the
-        sequence of the first event wanted, a `Position` (the first event after it), a datetime (the first transaction that ends
-        then or later), or one of these as text: see `shmstore.start_position`.
+        A new one begins at `start`: "earliest", "latest", the sequence of the first event wanted, a `Position` (the first event after it), a
+        datetime (the first transaction that ends then or later), or one of these as text, as `shmstore.start_position` lists them.
 
-        In a store with a log it is durable from here on: its ack is in the home, at most `checkpoint_interval` seconds behind and never
-        ahead of what is on disk; `checkpoint` only says where a new one begins. Without a log, with `checkpoint` the acked position is
-        made durable at most every `checkpoint_interval` seconds and at close; a new subscription resumes from what the file holds, and
-        is not given again what it had acked in an earlier life of the store.
-
-        Raises `SubscriptionInUse`, `SubscriptionLost`, `PositionNotFound`.
+        With a log the subscription is durable from here on: its ack is in the home, at most `checkpoint_interval` seconds behind and never
+        ahead of what is on disk; `checkpoint` only says where a new one begins. Without a log `checkpoint` is the file of the acked
+        position, written at most every `checkpoint_interval` seconds and at close: a new subscription continues from it, and does not get
+        again what it had acked in an earlier life of the store. Raises `SubscriptionInUse`, `SubscriptionLost`, `PositionNotFound`.
         """
         self._check_open()
         saved = checkpoint.load() if checkpoint is not None else None
@@ -439,8 +446,8 @@ class EventStore(StoreView):
         return CheckpointFile.of(self.home, name)
 
     def may_produce(self) -> bool:
-        """Return True while this is the producer of a store that no other has taken the place of: then it may write in the home what a producer
-        writes. Raises `StoreClosed` otherwise; see `Home.replace`."""
+        """Return True while this is the producer, and no other store has taken this one's place: only then may it write into the home
+        (`Home.replace`). Raises `StoreClosed` otherwise."""
         if not self._producer.held or self.segment.replaced:
             raise StoreClosed(
                 f"store {self.name!r} has another producer by now, or was made again: nothing is written into {self.home.path}"
@@ -471,9 +478,8 @@ class EventStore(StoreView):
     ) -> bool:
         """Change the sizes of a store with a log, durably; None leaves one as it is. Return whether all of them hold already.
 
-        Those of the log do at once. The ring keeps its own until the store is restored from its home: after a reboot, or with
-        `unlink` and `attach` once no process uses it (`in_use`). Raises `StoreError` for a store without a log, or where the memory would not
-        be there; `ValueError` as `create`.
+        The log's sizes hold at once. The ring keeps its sizes until the store is restored: after a reboot, or with `unlink` and `attach` when no
+        process uses it (`in_use`). Raises `StoreError` without a log or where memory is short; ValueError as `create`.
         """
         self._check_open()
         return resized(self.segment, capacity=capacity, memory_unit=memory_unit, log_size=log_size, log_keep=log_keep)
@@ -484,9 +490,9 @@ class EventStore(StoreView):
         return segment.has_users(self.segment.where)
 
     def trim(self, before: Start) -> Trimmed:
-        """Remove what the log has before `before`, in whole files, as far as every subscription has acked it, and not the newest file.
+        """Remove whole files of the log, except the newest, that have only events before `before`, all acked by every subscription.
 
-        Retention does this on its own. Raises `PositionNotFound`, and `StoreError` for a store without a log or where the disk refuses.
+        Retention does this automatically. Raises `PositionNotFound`, and `StoreError` for a store without a log or where the disk refuses.
         """
         self._check_open()
         if not self.segment.home:
@@ -507,10 +513,8 @@ class EventStore(StoreView):
         self._table.hold(entry, sequence)
 
     def sync(self, sequence: int | None = None, timeout: float = 10.0) -> int:
-        """Ask for the log to have everything up to `sequence` (None: all that was put) on disk, and wait `timeout` seconds for it.
-
-        Return up to where it is on disk: -1 at first, and always without a log.
-        """
+        """Wait up to `timeout` seconds until the log has everything up to `sequence` on disk (None: all that was put); return the last
+        sequence on disk, -1 where there is none, and always without a log."""
         words = self._words
         if not self.segment.home:
             return -1
@@ -543,8 +547,10 @@ class EventStore(StoreView):
         self._subscriptions.discard(subscription)
 
     def pause(self, subscription: str, by: str = "") -> None:
-        """Let the reader of a subscription be given nothing until `resume`, also after restarts; `by` names the user that asks. What it holds back it holds
-        back all the same. Raises `SubscriptionNotFound`, `StoreError`."""
+        """Give the reader of a subscription no events until `resume`, also after restarts; `by` is the user that asks, for the audit.
+
+        What it has not acked is kept meanwhile. Raises `SubscriptionNotFound`, `StoreError`.
+        """
         self._check_open()
         self._table.pause(subscription, by)
 
@@ -554,14 +560,16 @@ class EventStore(StoreView):
         self._wakeups.notify([self._table.resume(subscription)])
 
     def unsubscribe(self, name: str) -> None:
-        """Forget a subscription that no process reads now. Without a log, of the last one what it had not acked is kept for the next, unless
-        that held the producer up. Raises `SubscriptionNotFound`, `SubscriptionInUse`."""
+        """Forget a subscription that no process reads. Raises `SubscriptionNotFound`, `SubscriptionInUse`.
+
+        Without a log, what the last subscription had not acked is kept for the next one, unless that held up the producer.
+        """
         self._check_open()
         # While no process can own it, or what a new reader of that name has just written would go.
         self._freeing(lambda: self._table.remove(name, lambda: self._durable(name).remove() if self.segment.home else None))
 
     def clear(self) -> None:
-        """Discard everything not yet acked, for all subscriptions. Raises `SubscriptionInUse` while a reader lives."""
+        """Discard everything that is not acked, for all subscriptions. Raises `SubscriptionInUse` while a process reads one."""
         self._check_open()
         self._freeing(self._table.clear)
         if self.segment.home:

@@ -53,9 +53,13 @@ _CLOSED: Final = Closed("the subscription is closed: subscribe again")
 
 
 class Subscription:
-    """A reader's end of a store. Made by `EventStore.subscribe`; owned until `close` or the death of the process.
+    """A reader's end of a store, with a get and an ack cursor.
 
-    Set `spin` to let each get look for events for so many seconds before it sleeps: a processor for microseconds.
+        with store.subscribe("audit") as audit:
+            batch = audit.get(limit_events=100, timeout=1.0)
+            audit.ack(batch)
+
+    `EventStore.subscribe` makes one; this process owns it until `close`. `spin` is how many seconds a get looks for events before it sleeps.
     """
 
     def __init__(
@@ -115,14 +119,19 @@ class Subscription:
         timeout: float | None = None,
         min_events: int = 1,
     ) -> Batch:
-        """Return the next events and move the get cursor over them.
+        """Return the next events, and move the get cursor over them. With DDL isolation a DDL comes alone.
 
-        `limit_events` bounds it in events (`limit` is short for it: ``get(100)``), `limit_bytes` in bytes of payload, in every store. At
-        least one event is given whatever the limits. Waits up to `timeout` seconds (None: without limit, 0: not at all) for `min_events`; at
-        the deadline, or when the producer waits for free space, what exists is returned, at the deadline perhaps an empty batch: also
-        while the subscription is paused (`EventStore.pause`). With DDL isolation a DDL comes alone.
+        Raises `SubscriptionLost`, `StoreClosed`, `StoreCorrupt`, and ValueError for limits that cannot be met.
 
-        Raises `SubscriptionLost`, `StoreClosed`, `StoreCorrupt`, and `ValueError` for limits that cannot be met.
+        Args:
+            limit: Short for `limit_events`: ``get(100)``.
+            limit_events: The most events. One event is returned whatever the limits.
+            limit_bytes: The most bytes of payload.
+            timeout: The most seconds to wait for `min_events`; None: without a limit, 0: not at all.
+            min_events: The events to wait for. The wait ends early when the producer waits for free space.
+
+        Returns:
+            At the deadline the events so far, perhaps none; none while the subscription is paused (`EventStore.pause`).
         """
         if limit is not None:
             limit_events = limit if limit_events is None else min(limit, limit_events)
@@ -245,10 +254,7 @@ class Subscription:
         return True
 
     def interrupt(self) -> None:
-        """End the wait of the running get, or of the next one that would wait, as if its deadline had come.
-
-        May be called from another thread or from a signal handler.
-        """
+        """End the wait of the running get, or of the next one that would wait, as its deadline does. For another thread or a signal handler."""
         with suppress(StoreClosed):  # which ends a wait, too
             self._reader.interrupted = True
             self._condition.notify()
@@ -301,12 +307,10 @@ class Subscription:
     # ------------------------------------------------------------ ack, rollback
 
     def ack(self, what: Batch | int | Position) -> None:
-        """Say that everything up to a batch's last event, a sequence, or a binlog position is done. Cumulative.
+        """Ack everything up to a batch's last event (an empty one is ignored), a sequence, or a binlog position. Later events stay got.
 
-        What was got behind it stays got. An empty batch is ignored. Raises `AckError`, moving nothing, where it was not got,
-        was acked already, or belongs to a batch that a rollback took back; `SubscriptionLost` where the events are gone;
-        `StoreError` where the disk refuses the checkpoint: the ack counts all the same, and called again only that is written.
-        """
+        Raises `AckError`, moving nothing, where the events were not got, were acked already, or belong to a batch that a rollback took back;
+        `SubscriptionLost`; `StoreError` where the disk refuses the checkpoint: the ack counts, and the same call again only writes that."""
         reader = self._reader
         if reader.try_ack(what):
             return
@@ -369,7 +373,7 @@ class Subscription:
     def rollback(self, what: Batch | int | None = None) -> None:
         """Give again what was got and not acked: all of it, or from a batch or a sequence on.
 
-        Batches taken back cannot be acked any more. Raises `AckError`, moving nothing, as `ack` does.
+        Batches that are taken back cannot be acked any more. Raises `AckError`, moving nothing, as `ack` does.
         """
         reader = self._reader
         to = reader.ack
@@ -390,12 +394,11 @@ class Subscription:
             del self._valid[0]  # what it says of older batches, the next one says as well: they are acked
 
     def seek(self, start: Start) -> None:
-        """Continue at `start`, in any form that `EventStore.subscribe` takes; what comes before it is done, and acked.
+        """Continue at `start`, in the forms of `EventStore.subscribe`. What comes before it counts as acked.
 
-        In a store with a log it may lie before the ack: what is kept from there on is given again. Without a log it goes back to the ack
-        at most, and "earliest", and a time before that, mean the first event that is not acked.
-        From there on also what was acked in an earlier life of the store is given. Raises `PositionNotFound`, moving nothing, where
-        it is acked, gone or not there yet.
+        With a log, `start` may be before the ack: what is kept from there on comes again. Without one, "earliest", and a time before the
+        ack, mean the first event that is not acked. Afterward events that were acked in an earlier life of the store come again, too.
+        Raises `PositionNotFound`, moving nothing, where the event is not kept, not there yet, or, without a log, acked.
         """
         self._check_state()
         last = lookup.first_behind(self._segment, start, self._reader.ack, self.name) - 1
@@ -409,9 +412,9 @@ class Subscription:
             self.ack(last)
 
     def advance(self, sequence: int) -> None:
-        """Move the get cursor forward to `sequence`, or to the newest event before it, as if those events had been got: for a reader that has
-        them already. They are not read. It never goes back. Raises `SubscriptionLost`, `StoreClosed`.
-        """
+        """Move the get cursor forward to `sequence`, or to the newest event before it, without reading: for a reader that has these events.
+
+        Raises `SubscriptionLost`, `StoreClosed`."""
         self._check_state()
         while (
             self._passed is not None and self._reader.get < sequence
@@ -491,9 +494,9 @@ class Subscription:
         return Checkpoint(position, self._segment.epoch, point)
 
     def save_checkpoint(self) -> None:
-        """Write the checkpoint of what was acked, if there is news. Raises `StoreError` where the disk refuses.
+        """Write the checkpoint of what was acked, if it changed. Raises `StoreError` where the disk refuses.
 
-        In a store with a log it stands at what is on disk at most: the rest is asked for, and is written the next time.
+        With a log it covers only what is on disk: the rest is asked for, and is written the next time.
         """
         if self._has_log:
             self._save_durable(0.0)
@@ -557,7 +560,7 @@ class Subscription:
         return True
 
     def close(self) -> None:
-        """Release the subscription for the next owner, which starts at its ack. Saves the checkpoint. Idempotent."""
+        """Release the subscription. The next owner starts at its ack. Saves the checkpoint. Idempotent."""
         try:
             if self._owner.held and self._has_log:
                 self._save_durable(CLOSING)

@@ -49,10 +49,18 @@ class StoreView:
         state: str | os.PathLike[str] | None = None,
         restore: bool = True,
     ) -> Self:
-        """Look at a store by name; one that has a log and is not in memory is restored from its home, in the directory `state`,
-        unless `restore` is False: then it is not found, as for a viewer that looks at all stores every few seconds.
+        """Look at a store by name.
 
-        Raises `StoreNotFound`, `LayoutMismatch`, or `StoreError` where the right to read is missing.
+        Args:
+            name: The store's name.
+            path: Its file, where it is in one.
+            state: The folder of homes; None: `state_directory()`.
+            restore: Whether a store that is in its home and not in memory is restored. A viewer that looks every few seconds says False.
+
+        Raises:
+            StoreNotFound: No store has this name.
+            LayoutMismatch: The store is of another version.
+            StoreError: This user has no right to read it.
         """
         return cls(attached(name, path=path, state=state, read_only=True, restore=restore), state)
 
@@ -183,9 +191,15 @@ class StoreView:
     # ------------------------------------------------------------ reading without taking
 
     def peek(self, first: int, *, limit_events: int | None = None, limit_bytes: int | None = None) -> Batch:
-        """Return a copy of the events from sequence `first` on; nothing moves. At least one event where one is there.
+        """Return a copy of the events from sequence `first` on, at least one where one is there. Nothing moves.
 
-        Raises `PositionNotFound` where `first` is not kept any more (see `oldest`), or after ``newest + 1``.
+        Args:
+            first: The sequence of the first event.
+            limit_events: The most events.
+            limit_bytes: The most bytes of payload.
+
+        Raises:
+            PositionNotFound: `first` is no longer kept (see `oldest`), or is after ``newest + 1``.
         """
         self._check_open()
         return lookup.peek(self.segment, first, limit_events, limit_bytes)
@@ -200,10 +214,19 @@ class StoreView:
         gone: Callable[[int, int], object] | None = None,
         damaged: Callable[[int, int], object] | None = None,
     ) -> Iterator[Batch]:
-        """Yield copies of the events `first` to `last` (None: the newest, also of those that come meanwhile), out of the ring or the log; nothing moves.
+        """Yield copies of the events `first` to `last`, from the ring or the log. Nothing moves.
 
-        Each batch is as `peek` returns it under the limits. Where some events are not kept any more, `gone` is called with the first and the last
-        of them, where one cannot be read, `damaged`, and reading continues after them; without it `PositionNotFound` or `StoreCorrupt` is raised.
+        Args:
+            first: The sequence of the first event.
+            last: The sequence of the last one; None: the newest, including those that come meanwhile.
+            limit_events: The most events of a batch.
+            limit_bytes: The most bytes of payload in a batch.
+            gone: Called with the first and last sequence of events that are no longer kept. Reading continues after them.
+            damaged: The same for an event that cannot be read.
+
+        Raises:
+            PositionNotFound: Events are no longer kept, without `gone`.
+            StoreCorrupt: An event cannot be read, without `damaged`.
         """
         while last is None or first <= last:
             most = limit_events if last is None else min(limit_events or MAX_SEQUENCE, last - first + 1)
@@ -229,9 +252,13 @@ class StoreView:
             first = batch.last + 1
 
     def slots(self, first: int, last: int) -> NDArray[np.void]:
-        """Return a copy of the slots (dtype `layout.SLOT`) of events `first` to `last`: their sizes, rows, times and kinds, without payloads.
+        """Return a copy of the slot records of events `first` to `last`: sizes, rows, times and kinds, without payloads.
 
-        Raises `PositionNotFound` where some of them are not kept, or not there yet.
+        Returns:
+            An array of dtype `SLOT`, shape (last - first + 1,).
+
+        Raises:
+            PositionNotFound: Some of them are not kept, or not there yet.
         """
         self._check_open()
         return lookup.slots_between(self.segment, first, last)
