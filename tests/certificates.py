@@ -1,4 +1,4 @@
-"""Certificates that nobody signed, for tests of TLS; made by openssl."""
+"""Self-made certificates for tests of TLS; made by openssl."""
 
 from __future__ import annotations
 

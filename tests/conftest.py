@@ -2,7 +2,7 @@
 
 A run tells about the commit, not about luck: each test's seed comes from its name, the same on every machine. `SHMSTORE_SEED=random`
 draws a fresh one, `SHMSTORE_SEED=<n>` repeats that of a failed test (it is printed there); Hypothesis follows. Long runs, which nothing
-waits for, draw a fresh one unless told.
+waits for, draw a fresh one by default.
 
 A test that needs a server which cannot be had fails with the reason; it is never skipped. Tests that stop a server, change its
 settings or need its whole binlog start one of their own with `start_server`.
@@ -50,7 +50,7 @@ settings.load_profile("shmstore")
 os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze)
 
 _state = tempfile.TemporaryDirectory(prefix="shmstore-tests-")
-os.environ["SHMSTORE_STATE"] = _state.name  # the homes of stores: never those of whoever runs the tests
+os.environ["SHMSTORE_STATE"] = _state.name  # the homes of stores: never those of the user that runs the tests
 
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis looks at its option

@@ -349,7 +349,7 @@ def no_circles(root: Path) -> list[str]:
     there = {module_of(file): file for file, _ in modules(root)}
     arrows: dict[str, set[str]] = {module: set() for module in there}
     for found in imports(root):
-        if found.file != "shmstore/__init__.py":  # a table of where names are: it imports none by itself
+        if found.file != "shmstore/__init__.py":  # a table of where names are: it imports none itself
             arrows[found.own] |= found.targets(set(there)) - {found.own}
     while free := [module for module, onward in arrows.items() if not onward & set(arrows)]:
         for module in free:  # nothing it imports leads anywhere
@@ -412,7 +412,7 @@ def plain_names(root: Path) -> list[str]:
 
 
 def one_meaning(root: Path) -> list[str]:
-    """No two classes have the same name, private ones included: a name says by itself what it is."""
+    """No two classes have the same name, private ones included: a name alone says what it is."""
     places: dict[str, list[str]] = {}
     for file, tree in modules(root):
         for node in ast.walk(tree):

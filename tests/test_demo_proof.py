@@ -1,4 +1,4 @@
-"""scripts/demo: its proof cannot be fooled, and its readers keep what they are told."""
+"""scripts/demo: its proof cannot be fooled, and its readers keep what they are given."""
 
 from __future__ import annotations
 
@@ -328,7 +328,7 @@ def test_tail_file_with_a_line_lost_doubled_or_torn_is_found() -> None:
 
 
 def test_tail_file_of_a_writer_that_was_killed_replays_too() -> None:
-    """Lines that came again after a kill are told by their place, and the torn one before them is skipped."""
+    """Lines that came again after a kill are known by their place, and the torn one before them is skipped."""
     changes = Changes(6)
     events = through_the_codec(list(changes))
     lines = [line for sequence, event in enumerate(events) for line in format_event(event, "json", sequence=sequence)]

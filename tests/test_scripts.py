@@ -115,7 +115,7 @@ PROGRAMS = sorted(
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_a_script_imports_is_there(program: Path) -> None:
-    """Every name of ours that a script, a benchmark or an example imports exists: also inside a function, and in the text of a child's program."""
+    """Each of our names that a script, a benchmark or an example imports exists: also inside a function, and in the text of a child's program."""
     for module, names in IMPORTED.findall(program.read_text()):
         for name in re.findall(r"(\w+)(?: as \w+)?(?:,|$|\s)", re.sub(r"#.*|[()]", "", names)):
             found = importlib.import_module(module)
@@ -135,7 +135,7 @@ def record(path: Path, measurements: list[measure.Measurement], machine: str = "
 
 
 def test_bench_says_what_is_slower(tmp_path: Path) -> None:
-    """`--against` names each rate of ours that fell and each cost that rose by more than 15 %, and exits 1; else 0."""
+    """`--against` names each of our rates that fell and each cost that rose by more than 15 %, and exits 1; else 0."""
     before = taken(("a", "shmstore", 100.0), ("b", "shmstore", 100.0), ("a", "peer", 100.0))
     before += taken(("a", "shmstore", 10.0), metric="cpu")
     now = taken(("a", "shmstore", 84.0), ("b", "shmstore", 86.0), ("a", "peer", 10.0))
@@ -195,7 +195,7 @@ def test_a_peer_has_one_color() -> None:
 
 
 def test_a_choice_of_cases_holds_for_every_bench_or_is_refused() -> None:
-    """`--only` beside a bench that does not know it is an error, before anything is measured."""
+    """`--only` with a bench that does not know it is an error, before anything is measured."""
     done = bench("decode", "spark", "--only", "bulk")
     assert (done.returncode, "--only would not hold for spark" in done.stderr) == (2, True)
 

@@ -61,7 +61,7 @@ def drawn(tmp_path: Path):
 
 
 def test_the_name_gives_the_seed(drawn):
-    """Unless told, a test and Hypothesis draw the same each time, cases of a test different seeds, a long run a fresh one."""
+    """By default a test and Hypothesis draw the same each time, cases of a test different seeds, a long run a fresh one."""
     (one, examples, long), again = drawn(""), drawn("")
     assert (one, examples) == again[:2]
     assert len(set(one)) == 2

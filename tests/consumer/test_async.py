@@ -91,7 +91,7 @@ def test_the_event_loop_runs_meanwhile(store: EventStore, reach: Reach) -> None:
 
 
 def test_a_cancelled_get_takes_nothing(store: EventStore, reach: Reach) -> None:
-    """Cancelled at any moment, also when its batch has just come: each event is given once, in order, and the thread has ended."""
+    """Canceled at any moment, also when its batch has just come: each event is given once, in order, and the thread has ended."""
     chance = random.Random(seed := random.randrange(2**32))
     print("seed", seed)
     count = 60
@@ -121,7 +121,7 @@ def test_a_cancelled_get_takes_nothing(store: EventStore, reach: Reach) -> None:
 
 
 def test_a_cancelled_task(store: EventStore, reach: Reach) -> None:
-    """A task that is cancelled in its loop ends soon, gives the subscription back, and acks what it asked for more behind."""
+    """A task that is canceled in its loop ends soon, gives the subscription back, and acks what it asked for more behind."""
     store.put(transaction(0))
 
     async def read() -> None:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("state")
 
 
 def test_acks_one_by_one(store: EventStore, reach: Reach) -> None:
-    """ack(sequence) is cumulative and leaves the rest delivered: six acks of six events ack six, and the loop goes on behind its batch."""
+    """ack(sequence) is cumulative and leaves the rest delivered: six acks of six events ack six, and the loop continues behind its batch."""
     for number in range(7):
         store.put(transaction(number))
     with Consumer(reach(store.name), "audit", timeout=0, limit_events=6) as consumer:
@@ -55,7 +55,7 @@ def test_ack_by_hand_of_a_part(store: EventStore, what: str, reach: Reach) -> No
 
 
 def test_without_auto_ack(store: EventStore, reach: Reach) -> None:
-    """With auto_ack=False only ack() acks: all that was handed out. Going on, leaving in order and the time-out do not."""
+    """With auto_ack=False only ack() acks: all that was handed out. Asking for more, leaving in order and the time-out do not."""
     for number in range(4):
         store.put(transaction(number))
     with Consumer(reach(store.name), "audit", auto_ack=False, limit_events=3, timeout=0) as consumer:
@@ -114,7 +114,7 @@ def test_a_generator_loses_nothing(store: EventStore, auto_ack: bool, reach: Rea
 
 
 def test_rollback_in_a_loop_of_events(store: EventStore, reach: Reach) -> None:
-    """rollback() in the body of events() gives the events again that are not acked, and then goes on: none is left out."""
+    """rollback() in the body of events() gives the events again that are not acked, and then continues: none is left out."""
     store.put(transaction(0, rows=4))
     orders = []
     with Consumer(reach(store.name), "audit", timeout=0) as consumer:
@@ -128,7 +128,7 @@ def test_rollback_in_a_loop_of_events(store: EventStore, reach: Reach) -> None:
 
 
 def test_seek(store: EventStore, reach: Reach) -> None:
-    """seek goes on at the place that the writer kept, whatever it is: what comes before is acked, and a loop starts there."""
+    """seek continues at the place that the writer kept, whatever it is: what comes before is acked, and a loop starts there."""
     for number in range(4):
         store.put(transaction(number))
     with Consumer(reach(store.name), "audit", timeout=0) as consumer:
@@ -151,7 +151,7 @@ def test_seek(store: EventStore, reach: Reach) -> None:
 
 
 def test_a_checkpoint_that_the_disk_refuses(store: EventStore, reach: Reach) -> None:
-    """It is said; the ack counts, the next call goes on with the next batch, and the end writes it: nothing is lost nor doubled."""
+    """It raises; the ack counts, the next call continues with the next batch, and the end writes it: nothing is lost nor doubled."""
     for number in range(4):
         store.put(transaction(number))
     firsts = []
@@ -169,7 +169,7 @@ def test_a_checkpoint_that_the_disk_refuses(store: EventStore, reach: Reach) -> 
 
 
 def test_a_loop_after_a_checkpoint_that_the_disk_refuses(store: EventStore, reach: Reach) -> None:
-    """A loop begun again goes on behind what was acked."""
+    """A loop begun again continues behind what was acked."""
     for number in range(4):
         store.put(transaction(number))
     firsts = []

@@ -141,7 +141,7 @@ def test_events_give_back_on_exception(store: EventStore, reach: Reach) -> None:
 
 
 def test_events_after_a_break_leave_nothing_out(store: EventStore, reach: Reach) -> None:
-    """Going on with next() after events() was left early starts at the first event that was not passed."""
+    """Continuing with next() after events() was left early starts at the first event that was not passed."""
     store.put(transaction(0, rows=4))
     with Consumer(reach(store.name), "audit", timeout=0) as consumer:
         for event in consumer.events():
@@ -161,7 +161,7 @@ def test_timeout_ends_the_loop(store: EventStore, reach: Reach) -> None:
 
 
 def test_default_batch_leaves_space(store: EventStore, reach: Reach) -> None:
-    """Without limits one batch takes a part of the ring, so that the producer goes on while the body works."""
+    """Without limits one batch takes a part of the ring, so that the producer continues while the body works."""
     for number in range(store.capacity // 4):
         store.put(transaction(number))
     with Consumer(reach(store.name), "audit", timeout=0) as consumer:
@@ -171,7 +171,7 @@ def test_default_batch_leaves_space(store: EventStore, reach: Reach) -> None:
 
 
 def test_stop_from_a_thread_ends_a_wait(store: EventStore, reach: Reach) -> None:
-    """stop() from another thread ends a loop that waits for ever, without an event coming."""
+    """stop() from another thread ends a loop that waits forever, without an event coming."""
     store.put(transaction(0))
     with Consumer(reach(store.name), "audit") as consumer:
         waiting = threading.Event()

@@ -50,7 +50,7 @@ def test_a_second_reader_gets_everything_kept(store: EventStore, reach: Reach) -
 
 
 def test_a_reader_goes_on_after_a_reboot(store: EventStore, reach: Reach) -> None:
-    """Its ack is durable without a checkpoint; after the segment is gone it goes on there, however far behind the ring that is."""
+    """Its ack is durable without a checkpoint; after the segment is gone it continues there, however far behind the ring that is."""
     put(store, range(40))
     with Consumer(reach(store.name), "audit", limit_events=3, timeout=0) as reader:
         for count, _ in enumerate(reader, 1):
@@ -63,7 +63,7 @@ def test_a_reader_goes_on_after_a_reboot(store: EventStore, reach: Reach) -> Non
 
 
 def test_a_store_removed_under_a_reader(store: EventStore, reach: Reach) -> None:
-    """A reader whose store's memory was removed attaches again by itself: what it acked does not come again, what it did not does."""
+    """A reader whose store's memory was removed attaches again automatically: what it acked does not come again, what it did not does."""
     put(store, range(10))
     seen = []
     with Consumer(reach(store.name), "audit", limit_events=3, timeout=2) as reader:
@@ -99,7 +99,7 @@ def test_unacked_events_come_again_from_a_store_removed_under_a_reader(store: Ev
 
 
 def test_a_store_that_does_not_come_back(store: EventStore, monkeypatch: pytest.MonkeyPatch, reach: Reach) -> None:
-    """A reader whose store was removed with its log is told so, after a bounded wait."""
+    """A reader whose store was removed with its log gets an error, after a bounded wait."""
     monkeypatch.setattr(consumer, "RETURN_SECONDS", 0.2)
     put(store, range(2))
     reader = Consumer(reach(store.name), "audit", timeout=5)
@@ -124,7 +124,7 @@ def test_stop_ends_the_wait_for_a_store(store: EventStore, reach: Reach) -> None
 
 
 def test_a_look_follows_into_the_log(store: EventStore) -> None:
-    """A look without a subscription misses nothing that the log keeps, and goes on over a removed segment."""
+    """A look without a subscription misses nothing that the log keeps, and continues over a removed segment."""
     put(store, range(10))
     missed: list[int] = []
     look = Peek(StoreView.attach(store.name), "earliest", follow=True, missed=missed.append)

@@ -143,7 +143,7 @@ def test_a_pattern_that_cannot_be(store: EventStore, patterns: str | list[str], 
 
 
 def test_raw_bytes_have_no_table(store: EventStore, reach: Reach) -> None:
-    """A store of other bytes has no tables: that is said, and nothing is acked."""
+    """A store of other bytes has no tables: the error says that, and nothing is acked."""
     store.put([b"mine"])
     with pytest.raises(StoreCorrupt, match="not an event"), Consumer(reach(store.name), "audit", tables="*", timeout=0) as reader:
         next(reader)

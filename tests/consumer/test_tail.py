@@ -140,7 +140,7 @@ def test_peek_begins_where_a_subscription_would(store: EventStore, start: Start)
 
 
 def test_peek_follows_and_stops(store: EventStore) -> None:
-    """A peek that follows sees what is put later, and ends when it is told to."""
+    """A peek that follows sees what is put later, and ends on request."""
     store.put([change(0)])
     peek = Peek(store, "earliest", follow=True, missed=lambda count: None)
     batches = iter(peek)

@@ -1,6 +1,6 @@
 """The commands of the operator's pages, run in the order in which they stand there, against a real server, in a folder of the test's own.
 
-The pages that go on from a host as Operations sets it up are one shell script with that one, Security is one of its own. Paths are moved below the
+The pages that continue from a host as Operations sets it up are one shell script with that one, Security is one of its own. Paths are moved below the
 folder; host, group, ports and stores are the test's. Each command has to end with exit code 0.
 """
 
@@ -51,7 +51,7 @@ def not_run(line: str) -> str | None:
 
 
 class Host:
-    """The folder that stands for a host's file system, and what a page's commands become there."""
+    """The folder that serves as a host's file system, and what a page's commands become there."""
 
     def __init__(self, root: Path, server: Server, certificate: str) -> None:
         self.root, self.server = root, server

@@ -121,7 +121,7 @@ PYTHON = blocks(language="python")
 
 @pytest.mark.parametrize("block", PYTHON, ids=str)
 def test_python_compiles_and_its_imports_resolve(block: Block) -> None:
-    """A block of Python compiles, and imports only what is there."""
+    """A block of Python compiles, and imports only names that exist."""
     tree = ast.parse(block.text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -245,7 +245,7 @@ def test_each_format_is_shown(format: str) -> None:
 
 
 def test_every_generated_part_is_known() -> None:
-    """No page has a mark that nothing fills; what lies between marks is made anew, and `scripts/check` names a page that is out of date."""
+    """No page has a mark that nothing fills; what lies between marks is made again, and `scripts/check` names a page that is out of date."""
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         assert text.count("<!-- generated") == len(generated.MARKED.findall(text)) == text.count("<!-- end -->"), IDS[page]

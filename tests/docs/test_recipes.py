@@ -105,7 +105,7 @@ def test_postgres(log_store: tuple[EventStore, str], binlog: Binlog, postgres: P
 
 
 def test_retries(store: EventStore, binlog: Binlog, tmp_path: Path) -> None:
-    """A failure is tried again after growing pauses; what never succeeds is put aside, and the rest goes on."""
+    """A failure is tried again after growing pauses; what never succeeds is put aside, and the rest continues."""
     store.put(binlog.insert(*map(order_row, range(1, 4))))
     module, taken, pauses, failures = example("retries"), list[int](), list[float](), {1: 2, 2: 99}
 

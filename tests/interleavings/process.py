@@ -40,7 +40,7 @@ DOES = {
     POST: CHANGES,
     UNLOCK: CHANGES,
 }
-#: What nobody else may do there when a step is to be made alone.
+#: What no other process may do there when a step is to be made alone.
 FORBIDS = {
     LOAD: CHANGES,
     ACQUIRE: CHANGES,
@@ -87,7 +87,7 @@ class Learnt(Exception):
 class Sharing:
     """Which process touches which place, learnt on the way; and the number of each place that matters.
 
-    A load of what nobody else writes, and a store to what nobody else touches, are no operations: nobody can tell when
+    A load of what no other writes, and a store to what no other touches, are no operations: no process can see when
     they happen. With `everything`, they are.
     """
 
@@ -126,7 +126,7 @@ class Sharing:
 
 
 class Memory:
-    """The words all processes share. Before the scenario begins, whoever sets it up; then, whichever side runs."""
+    """The words all processes share. Before the scenario begins, the setup uses them; then, whichever side runs."""
 
     current: ClassVar[Memory]
 
@@ -172,7 +172,7 @@ class Memory:
         self._ask(POST, self.sharing.number(("semaphore", semaphore)))
 
     def wait(self, semaphore: Place) -> bool:
-        """Take one; False where the time-out came first, which it does only when nobody else can go on."""
+        """Take one; False where the time-out came first, which it does only when no other process can continue."""
         return bool(self._ask(WAIT, self.sharing.number(("semaphore", semaphore))))
 
     def value(self, semaphore: Place) -> int:
@@ -198,7 +198,7 @@ Scenario = Callable[[Memory], tuple[Bodies, Callable[[Any], Any]]]
 
 
 class Side:
-    """A process that runs: `go` lets it go on, with the answer to its last operation, up to its next."""
+    """A process that runs: `go` lets it continue, with the answer to its last operation, up to its next."""
 
     def __init__(self, memory: Memory, name: str, body: Callable[[], Any], mortal: bool) -> None:
         self.memory, self.name, self.body, self.mortal = memory, name, body, mortal
@@ -271,7 +271,7 @@ class Steps:
         if found is not None:
             return found
         side, self.sides[node] = self.sides[node], None
-        if side is None:  # it went on with another answer: a new run, up to here
+        if side is None:  # it continued with another answer: a new run, up to here
             side = self._side()
             path = []
             at = node

@@ -5,7 +5,7 @@ flushed to memory, at any later moment; a load sees the own buffer first, then m
 load, the one reordering x86 makes, is a schedule like any other. A fence, and each operation on a lock or semaphore, is
 done when the own buffer is empty; a heavy fence (membarrier) when moreover each other process has emptied its buffer at
 some moment since it began, not all at the same one. A `mortal` process may be killed at any moment: what it stored is flushed
-yet, its locks are free, and it does no more. With `timeouts`, a process that waits where nobody at all can go on
+yet, its locks are free, and it does no more. With `timeouts`, a process that waits where no process at all can continue
 returns from its wait without what it waited for, that many times.
 
 The weaker model (`weak`). Stores leave the buffer in any order, but those to one place in theirs, and a release after
@@ -34,18 +34,18 @@ and with `a` moved to its beginning it has the same end; outcomes are read at th
   begins at once: a later beginning waits for more of the others' stores, allows nothing that this one does not, and the process
   does nothing in between. For the same reason each other process counts as having emptied its buffer as soon as what it held at the
   beginning is flushed, unless it could see something old then: that ends at a moment when its buffer is empty;
-- a post and an unlock, unless somebody may yet look whether they happened other than by waiting: whoever waits can go on
+- a post and an unlock, unless a process may yet look whether they happened other than by waiting: the one that waits can continue
   just as well earlier;
-- a wait and a lock that can go on, where no other may yet take the same one or look at it; a try, where moreover none may release it.
+- a wait and a lock that can continue, where no other may yet take the same one or look at it; a try, where moreover none may release it.
 
-For a mortal process, being killed is one more thing that may happen before each step. Killed before a step that nobody
+For a mortal process, being killed is one more thing that may happen before each step. Killed before a step that no other process
 sees, and right after it, come to the same, so this is tried before its stores, posts, waits and locks, which are then never made alone, and at its end;
 and its death may release any lock.
 
 What a process may yet do is what it was seen to do from that node of its steps on. While that grows, the walk is repeated. This
 does not miss anything when it is stable: take a schedule in which another process does, before `a`, something that
 forbids to move `a`, and let it be the first such thing. All before it moves behind `a`, so the walk has come to that very
-thing after `a`, has seen it, and knew of it here. All walks end, since each step goes on in some process's tree.
+thing after `a`, has seen it, and knew of it here. All walks end, since each step continues in some process's tree.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Findings:
     """What came of a scenario: a schedule for each outcome, and how much was looked at."""
 
     outcomes: dict[Any, list[str]] = field(default_factory=dict)
-    states: int = 0  # in which somebody had a choice
+    states: int = 0  # in which a process had a choice
     schedules: int = 0  # that these stand for
     runs: int = 0  # of the processes' code
 
@@ -337,7 +337,7 @@ class Walk:
     def all(self) -> Findings:
         findings = Findings()
         paths: dict[State, list[Action]] = {}
-        counted: dict[State, int] = {}  # how many schedules go on from there
+        counted: dict[State, int] = {}  # how many schedules continue from there
         now = Moment(self.start())
         actions, state = self.settle(now), now.state()
         stack = [(state, iter(actions), [0])]
@@ -455,7 +455,7 @@ def explore(
     """Run `scenario` in every schedule; return what came of it.
 
     `scenario` sets up memory and returns the processes' bodies by name, and a function that reads the outcome from an
-    `Ended`. Where nobody can continue, the outcome is ("stuck", who waits); an exception is ("error", whose, which); after a
+    `Ended`. Where no process can continue, the outcome is ("stuck", who waits); an exception is ("error", whose, which); after a
     time-out it is ("late", outcome). Processes must share nothing but memory, and always do the same on the same values.
     """
     sharing = Sharing(everything=not reduced)

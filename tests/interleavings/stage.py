@@ -74,7 +74,7 @@ class Run(np.ndarray):
 
 
 class Bytes:
-    """The arena: each byte is stored and loaded by itself, so that a payload can be seen half written."""
+    """The arena: each byte is stored and loaded alone, so that a payload can be seen half written."""
 
     def __init__(self, memory: Memory, size: int) -> None:
         self.memory, self.size = memory, size
@@ -96,7 +96,7 @@ class Records:
 
 
 class Semaphore:
-    """Stands for a Condition: waits without a time-out, so that a lost wake-up is for ever; several notices before a wait are one."""
+    """Replaces a Condition: waits without a time-out, so that a lost wake-up is forever; several notices before a wait are one."""
 
     def __init__(self, memory: Memory, name: str) -> None:
         self.memory, self.name = memory, name
@@ -116,7 +116,7 @@ class Semaphore:
 
 
 class TableLock:
-    """Stands for the table's Lock: excludes, and is free again when its holder is killed."""
+    """Replaces the table's Lock: excludes, and is free again when its holder is killed."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -132,7 +132,7 @@ class TableLock:
 
 
 class Role:
-    """Stands for an Ownership: whoever holds it is a side, and it is free again when that side is killed."""
+    """Replaces an Ownership: its holder is a side, and it is free again when that side is killed."""
 
     def __init__(self, fd: int, byte: int, *, held: bool = False) -> None:
         self.byte, self.held = byte, held
@@ -151,7 +151,7 @@ class Role:
 
 
 class Clock:
-    """Stands for the module time: no time passes."""
+    """Replaces the module time: no time passes."""
 
     CLOCK_BOOTTIME = 7
 
@@ -171,7 +171,7 @@ class Clock:
 
 
 class System:
-    """Stands for the module os where it is asked for the process's number."""
+    """Replaces the module os where it is asked for the process's number."""
 
     @staticmethod
     def getpid() -> int:

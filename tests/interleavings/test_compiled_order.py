@@ -268,7 +268,7 @@ with tempfile.TemporaryDirectory() as folder:
         words[ACK_WANTED] = len(events)  # the producer finds no free space
         put(b"x")
         append()
-        words[SYNC_WANTED] = len(events) + 1  # somebody wants the disk
+        words[SYNC_WANTED] = len(events) + 1  # a reader wants the disk
         put(b"x")
         # What comes when the appender is about to wait for more, to sleep, to wait for more, to sleep.
         others = iter([lambda: None, lambda: put(b"y"), lambda: None, appender.stop])
@@ -397,5 +397,5 @@ LOGGED = "        publish(words + FIRST_ACK, last)\n"
     ],
 )
 def test_a_load_out_of_order_is_seen(changes, calls, tmp_path):
-    """Compiled code that loads a word where the Python does not is told by its steps: nothing else shows it but a wait of a second."""
+    """Compiled code that loads a word where the Python does not is found by its steps: nothing else shows it but a wait of a second."""
     assert steps_of(built(tmp_path, *changes), calls) != steps_of("", calls)

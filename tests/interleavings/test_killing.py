@@ -1,6 +1,6 @@
-"""Any side may be killed at any moment: the others go on, nothing acked is seen again, nothing un-acked is lost.
+"""Any side may be killed at any moment: the others continue, nothing acked is seen again, nothing un-acked is lost.
 
-A killed side's stores up to there are seen, its locks are free, and nobody is told. What a wake-up would have been, the bounded
+A killed side's stores up to there are seen, its locks are free, and no process hears of it. What a wake-up would have been, the bounded
 waits make good: such outcomes are "late".
 """
 
@@ -35,7 +35,7 @@ PRODUCER = header_word("producer_pid")
 
 @pytest.fixture(autouse=True)
 def no_files(monkeypatch):
-    """No segments beside the ring."""
+    """No segments besides the ring."""
     monkeypatch.setattr(shmstore.ring.overflow, "overflows", lambda segment: [])
 
 
@@ -87,7 +87,7 @@ PAYLOAD = "        self._arena[at : at + size] = payload\n"
     ("role unasked", (EventStore, "claim", "if not self._producer.acquire():", "if False:")),
 )
 def test_a_half_put_event_is_caught(outcomes, monkeypatch, changes):
-    """An event that is published before it is whole, and a producer beside another, are seen."""
+    """An event that is published before it is whole, and a second producer, are seen."""
     mutate(monkeypatch, *changes)
     assert outcomes(succeeding, asymmetric=True, mortal=["old"]) - {
         (None, "in use", False),
@@ -98,7 +98,7 @@ def test_a_half_put_event_is_caught(outcomes, monkeypatch, changes):
 
 
 def looking_away(memory: Memory) -> Any:
-    """The producer is killed while it takes space over, and somebody subscribes; the next producer counts the space again."""
+    """The producer is killed while it takes space over, and a reader subscribes; the next producer counts the space again."""
     stage = Stage(memory, capacity=2, size=1)
     old, new, newcomer = owned(stage, "old"), stage.attach(), stage.attach()
     stage.put(b"0", b"1")
@@ -190,7 +190,7 @@ def resigning(memory: Memory) -> Any:
 
 
 def test_the_producer_is_known_by_its_number(outcomes):
-    """Whoever is the producer is noted as such, however it took over."""
+    """The producer is noted as such, however it took over."""
     assert outcomes(resigning, asymmetric=True) == {("in use", "nobody"), ("claimed", "new")}
 
 
@@ -268,7 +268,7 @@ def test_losing_what_was_not_acked_is_caught(outcomes, monkeypatch, changes):
 
 
 def table_change(change: str) -> Callable[[Memory], Any]:
-    """The ring is full. Somebody changes the table and is killed in there; the producer wants space, and counts what holds it up."""
+    """The ring is full. A process changes the table and is killed in there; the producer wants space, and counts what holds it up."""
 
     def scenario(memory: Memory) -> Any:
         stage = Stage(memory, capacity=2, size=1, readers=0 if change == "subscribe" else 2)
@@ -314,7 +314,7 @@ def table_change(change: str) -> Callable[[Memory], Any]:
     "change", [pytest.param("subscribe", marks=pytest.mark.long), "unsubscribe", pytest.param("clear", marks=pytest.mark.long)]
 )
 def test_a_half_done_change_is_undone(outcomes, change):
-    """Killed at any moment in the table, somebody leaves nothing joining, and entry 0 beside nobody: space is what the acks say."""
+    """Killed at any moment in the table, a process leaves nothing joining, and entry 0 only alone: space is what the acks say."""
     assert outcomes(table_change(change), mortal=["act"]) <= {("put", "whole"), ("full", "whole")}
 
 
@@ -324,7 +324,7 @@ def test_a_half_done_change_is_undone(outcomes, change):
     ("entry 0", (SubscriptionTable, "_half_done", "found.append(0)", "pass")),
 )
 def test_leaving_a_change_half_done_is_caught(outcomes, monkeypatch, changes):
-    """An entry that stays joining, or entry 0 beside another, is seen: it would hold the producer up for ever."""
+    """An entry that stays joining, or entry 0 next to another, is seen: it would hold the producer up forever."""
     if changes[0][2] == "found.append(0)":  # what the newcomer frees itself
         mutate(monkeypatch, (SubscriptionTable, "_fill", "        words[STATE_OF[0]] = FREE\n", ""))
     mutate(monkeypatch, *changes)
@@ -339,7 +339,7 @@ def stuck_behind_the_dead(memory: Memory) -> Any:
     memory.watch(("word", STATE_OF[1]))
 
     def put() -> str:
-        for _ in range(3):  # who waits without limit goes round like this
+        for _ in range(3):  # a wait without limit repeats like this
             with suppress(shmstore.StoreFull):
                 stage.producer.put(b"2", timeout=0)
                 return "put"
@@ -360,7 +360,7 @@ def test_the_dead_hold_nobody_up(outcomes):
     assert {each[1] if each[0] == "late" else each for each in found} == {
         (None, "put", ACTIVE),
         ("killed", "put", ACTIVE),
-        ("killed", "full", FREE),  # entry 0 keeps the events for whoever comes first
+        ("killed", "full", FREE),  # entry 0 keeps the events for the first reader
     }
 
 
@@ -370,7 +370,7 @@ def test_the_dead_hold_nobody_up(outcomes):
     ("entry 0", (SubscriptionTable, "_half_done", "found.append(0)", "pass")),
 )
 def test_waiting_for_the_dead_is_caught(outcomes, monkeypatch, changes):
-    """A producer that does not look for what the dead left waits for ever."""
+    """A producer that does not look for what the dead left waits forever."""
     mutate(monkeypatch, *changes)
     found = outcomes(stuck_behind_the_dead, asymmetric=True, mortal=["act"], timeouts=3)
     assert {each[1] if each[0] == "late" else each for each in found} & {("killed", "full", ACTIVE), ("killed", "full", JOINING)}
@@ -380,7 +380,7 @@ def test_waiting_for_the_dead_is_caught(outcomes, monkeypatch, changes):
 
 
 def evicting(memory: Memory) -> Any:
-    """The producer is killed while it evicts two late readers; the next goes on. One reader reads meanwhile."""
+    """The producer is killed while it evicts two late readers; the next continues. One reader reads meanwhile."""
     stage = Stage(memory, capacity=2, size=1, readers=2, evict=True)
     old, new, reader = owned(stage, "old"), stage.attach(), stage.reader(1)
     stage.put(b"0", b"1")
@@ -401,13 +401,13 @@ def evicting(memory: Memory) -> Any:
 
 
 def test_an_eviction_may_be_cut_off(outcomes):
-    """Killed while it evicts, a producer leaves readers that have their events or are told; the next makes its space."""
+    """Killed while it evicts, a producer leaves readers that have their events or hear of it; the next makes its space."""
     assert outcomes(evicting, mortal=["old"]) == {(done, seen) for done in (True, False) for seen in ((b"0", b"1"), "lost")}
 
 
 @pytest.mark.long
 def test_space_before_the_mark_is_caught(outcomes, monkeypatch):
-    """An eviction that lets entry 0 stand in and marks nobody leaves a reader with what came after."""
+    """An eviction that lets entry 0 stand in and marks no reader leaves a reader with what came after."""
     mutate(monkeypatch, (SubscriptionTable, "evict", "words[STATE_OF[entry]] = LOST", "words[STATE_OF[entry]] = FREE"))
     assert outcomes(evicting, asymmetric=True, mortal=["old"]) - {
         (done, seen) for done in (True, False) for seen in ((b"0", b"1"), "lost")
@@ -453,7 +453,7 @@ def test_a_torn_store_is_cut_off_once(outcomes, monkeypatch):
     ("no lock", (shmstore.store.cursor_repair, "repair_cursors", "with lock:", "if True:")),
 )
 def test_cutting_under_a_producer_is_caught(outcomes, monkeypatch, changes):
-    """Whoever cuts without asking for roles, or without the lock, cuts off what was put since."""
+    """A process that cuts without asking for roles, or without the lock, cuts off what was put since."""
     mutate(monkeypatch, *changes)
     assert outcomes(recovering(monkeypatch), asymmetric=True) - {(0, 1, 1, True), (1, 1, 1, True)}
 
@@ -484,7 +484,7 @@ def locking(patch: pytest.MonkeyPatch) -> Callable[[Memory], Any]:
 
 
 def test_the_lock_excludes_and_wakes(outcomes, monkeypatch):
-    """Each of three has the lock for itself, and without a death nobody needs a time-out to get it."""
+    """Each of three has the lock for itself, and without a death none needs a time-out to get it."""
     assert outcomes(locking(monkeypatch), asymmetric=True) == {(0, 0)}
 
 
@@ -500,6 +500,6 @@ def test_a_dead_holder_keeps_nobody_out(outcomes, monkeypatch):
     ("byte not asked", (Lock, "acquire", "while not self._owner.acquire():", "while False:")),
 )
 def test_a_broken_lock_is_caught(outcomes, monkeypatch, changes):
-    """A release that wakes nobody, and a semaphore without the byte, are seen."""
+    """A release that wakes no process, and a semaphore without the byte, are seen."""
     mutate(monkeypatch, *changes)
     assert outcomes(locking(monkeypatch), asymmetric=True) != {(0, 0)}

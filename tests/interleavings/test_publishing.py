@@ -37,7 +37,7 @@ def publishing(memory: Memory) -> Any:
 
 
 def test_an_event_is_seen_whole_or_not_at_all(outcomes):
-    """A get beside two puts sees none, the first, or both, each byte of them."""
+    """A get during two puts sees none, the first, or both, each byte of them."""
     assert outcomes(publishing) == {(), (b"ab",), (b"ab", b"cd")}
 
 
@@ -139,7 +139,7 @@ def test_counting_too_much_space_is_caught(outcomes, monkeypatch):
 
 
 def observing(memory: Memory) -> Any:
-    """Somebody looks at a subscription, as `stat` does, while its reader gets, rolls back, gets and acks, and the producer puts."""
+    """A viewer looks at a subscription, as `stat` does, while its reader gets, rolls back, gets and acks, and the producer puts."""
     stage = Stage(memory, capacity=2)
     reader = stage.reader(1)
     stage.put(b"ab")
@@ -162,7 +162,7 @@ def observing(memory: Memory) -> Any:
 
 
 def test_cursors_are_in_order_at_every_moment(outcomes):
-    """Whoever reads ack, get and put, in this order, finds them in this order."""
+    """A process that reads ack, get and put, in this order, finds them in this order."""
     assert outcomes(observing) == {True}
 
 
@@ -186,7 +186,7 @@ def test_cursors_out_of_order_are_caught(outcomes, monkeypatch, changes):
 
 
 def describing(memory: Memory) -> Any:
-    """Somebody asks for the state of a full store, or attaches to it, while all is acked and more is put."""
+    """A process asks for the state of a full store, or attaches to it, while all is acked and more is put."""
     stage = Stage(memory, capacity=2, size=1)
     reader = stage.reader(1)
     stage.put(b"0", b"1")
@@ -211,7 +211,7 @@ def describing(memory: Memory) -> Any:
 
 
 def test_what_is_told_of_a_moving_store_is_possible(outcomes):
-    """The space that is told is never negative, or more than there is; and a store that moves is not taken for a broken one."""
+    """The reported space is never negative, or more than there is; and a store that moves is not taken for a broken one."""
     assert outcomes(describing, asymmetric=True) == {(True, True, True)}
 
 
@@ -245,7 +245,7 @@ def test_telling_what_cannot_be_is_caught(outcomes, monkeypatch, changes):
 
 
 def peeking(memory: Memory) -> Any:
-    """Somebody peeks at an event that is being acked and written over."""
+    """A viewer peeks at an event that is being acked and written over."""
     stage = Stage(memory, capacity=2, size=1)
     reader = stage.reader(1)
     stage.put(b"0", b"1")
@@ -290,7 +290,7 @@ def test_a_floor_that_is_not_told_is_caught(outcomes, monkeypatch):
 
 
 def unlinking(patch: pytest.MonkeyPatch) -> Any:
-    """Somebody removes the store while the producer puts; a reader was waiting when all began."""
+    """A process removes the store while the producer puts; a reader was waiting when all began."""
 
     def scenario(memory: Memory) -> Any:
         stage = Stage(memory, capacity=4)
@@ -321,7 +321,7 @@ def unlinking(patch: pytest.MonkeyPatch) -> Any:
 
 
 class NoFiles:
-    """Stands for the module os where there is nothing to remove."""
+    """Replaces the module os where there is nothing to remove."""
 
     class path:
         split = staticmethod(lambda path: ("", path))

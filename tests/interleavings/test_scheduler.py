@@ -91,7 +91,7 @@ def test_store_buffering():
 
 
 def test_message_passing():
-    """Stores are seen in order: whoever sees the flag sees the message."""
+    """Stores are seen in order: a process that sees the flag sees the message."""
     send = ("store", "message", 1), ("store", "flag", 1)
     assert both(send, (("load", "flag"), ("load", "message"))) == {((), (0, 0)), ((), (0, 1)), ((), (1, 1))}
 
@@ -106,7 +106,7 @@ def test_loads_and_stores_keep_their_order():
 
 
 def test_own_stores_are_seen_at_once():
-    """A process sees its own stores before anybody else does."""
+    """A process sees its own stores before the others do."""
     p, q = (("store", "x", 1), ("load", "x"), ("load", "y")), (("store", "y", 1), ("load", "y"), ("load", "x"))
     assert both(p, q) == {((1, a), (1, b)) for a in (0, 1) for b in (0, 1)}
 
@@ -119,7 +119,7 @@ def test_all_see_stores_in_one_order():
 
 
 def test_a_store_is_seen_by_whom_its_seer_tells():
-    """What was seen before a store is seen by whoever sees the store."""
+    """What was seen before a store is seen by each process that sees the store."""
     found = both((("store", "x", 1),), (("load", "x"), ("store", "y", 1)), (("load", "y"), ("load", "x")))
     assert ((), (1,), (1, 0)) not in found
     assert len(found) == 7
@@ -240,7 +240,7 @@ def sleeping(memory: Memory) -> Any:
 
 
 def test_a_lost_wake_up_is_found():
-    """Who sleeps for ever is found, and with time-outs goes on late."""
+    """Who sleeps forever is found, and with time-outs continues late."""
     found = explore(sleeping).outcomes
     assert set(found) == {True, ("stuck", "sleeper")}
     assert set(explore(sleeping, timeouts=1).outcomes) == {True, ("late", False)}

@@ -1,4 +1,4 @@
-"""Who comes and goes while the producer counts space: nobody is promised an event that may be written over, or loses one unheard."""
+"""Readers come and go while the producer counts space: none is promised an event that may be written over, or loses one without an error."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def counted(writer: Writer) -> int:
 
 
 def joining(start: Any) -> Callable[[Memory], Any]:
-    """Space is given by an ack, taken over, and looked at again, while somebody subscribes."""
+    """Space is given by an ack, taken over, and looked at again, while a reader subscribes."""
 
     def scenario(memory: Memory) -> Any:
         stage = Stage(memory, capacity=2, size=1)
@@ -67,7 +67,7 @@ def joining(start: Any) -> Callable[[Memory], Any]:
 
 
 def test_a_subscriber_is_kept_what_it_was_promised(outcomes):
-    """Whoever subscribes while space is taken over starts where nothing can be written over, or is refused."""
+    """A reader that subscribes while space is taken over starts where nothing can be written over, or is refused."""
     assert outcomes(joining(0), asymmetric=True) == {-1, "refused"}
     assert outcomes(joining("earliest"), asymmetric=True) == {-1, 0}
 
@@ -132,7 +132,7 @@ def test_a_single_look_is_caught(outcomes, monkeypatch, changes):
 
 
 def pair(same: bool, *, counting: bool = True) -> Callable[[Memory], Any]:
-    """Two come at once where nobody was subscribed; the producer counts."""
+    """Two come at once where no reader was subscribed; the producer counts."""
 
     def scenario(memory: Memory) -> Any:
         stage = Stage(memory, capacity=2, size=1, readers=0)
@@ -177,12 +177,12 @@ def test_coming_without_the_lock_is_caught(outcomes, monkeypatch, same):
 
 
 def leaving(memory: Memory) -> Any:
-    """The only subscription is forgotten; somebody else comes, and the producer counts, twice."""
+    """The only subscription is forgotten; another reader comes, and the producer counts, twice."""
     stage = Stage(memory, capacity=2, size=1)
     leaver, newcomer = stage.attach(), stage.attach()
     stage.put(b"0", b"1")
     stage.words[GET_OF[1]] = stage.words[ACK_OF[1]] = 0
-    stage.words[GET_OF[0]] = stage.words[ACK_OF[0]] = 1  # as if nobody had been subscribed before, at the end
+    stage.words[GET_OF[0]] = stage.words[ACK_OF[0]] = 1  # as if no reader had been subscribed before, at the end
     writer = stage.producer._writer
 
     def look() -> int:
@@ -215,7 +215,7 @@ STANDS_AT = "words[PUT] if wish != DISARMED and ack < wish else ack"
     long=["stale ack", "at the end", "stays"],
 )
 def test_going_carelessly_is_caught(outcomes, monkeypatch, changes):
-    """Without entry 0 in its stead, or with that at a wrong ack, or staying, events are lost or kept for ever."""
+    """Without entry 0 in its stead, or with that at a wrong ack, or staying, events are lost or kept forever."""
     mutate(monkeypatch, *changes)
     assert outcomes(leaving, asymmetric=True) != {(0, True, 0)}
 
@@ -224,7 +224,7 @@ def test_going_carelessly_is_caught(outcomes, monkeypatch, changes):
 
 
 def clearing(closing: bool) -> Callable[[Memory], Any]:
-    """Somebody discards everything while a reader gets and acks, and perhaps closes, and an observer looks."""
+    """A process discards everything while a reader gets and acks, and perhaps closes, and an observer looks."""
 
     def scenario(memory: Memory) -> Any:
         stage = Stage(memory, capacity=2, size=1)
@@ -314,13 +314,13 @@ def evicting(verb: str) -> Callable[[Memory], Any]:
 
 
 def test_an_evicted_reader_gets_whole_events_or_hears_of_it(outcomes):
-    """A reader evicted at any moment of its get has its events, as they were, or is told; never half of each."""
+    """A reader evicted at any moment of its get has its events, as they were, or an error; never half of each."""
     assert outcomes(evicting("get"), asymmetric=True) == {((b"0", b"1"), LOST), ("lost", LOST)}
     assert outcomes(evicting("rollback"), asymmetric=True) == {((b"0", b"1"), LOST), ("lost", LOST)}
 
 
 def test_an_ack_in_time_prevents_an_eviction(outcomes):
-    """A reader that acks beside an eviction goes on, or is told that it was too late: it is not skipped over."""
+    """A reader that acks during an eviction continues, or hears that it was too late: it is not skipped over."""
     assert outcomes(evicting("ack")) == {
         ((b"1",), ACTIVE),
         ((b"1",), LOST),  # read before it was marked
@@ -379,7 +379,7 @@ def test_only_who_is_late_is_evicted(outcomes):
     ("stood in for", (SubscriptionTable, "evict", "if len(late) == len(entries):", "if True:")),
 )
 def test_evicting_too_many_is_caught(outcomes, monkeypatch, changes):
-    """An eviction that does not look at the acks marks a reader that has given space; entry 0 beside others shows."""
+    """An eviction that does not look at the acks marks a reader that has given space; entry 0 next to others shows."""
     mutate(monkeypatch, *changes)
     found = outcomes(one_late, asymmetric=True)
     assert {each[2:4] for each in found} - {(0, ACTIVE)}
@@ -389,7 +389,7 @@ def test_evicting_too_many_is_caught(outcomes, monkeypatch, changes):
 
 
 def freeing(patch: pytest.MonkeyPatch, *sides: str) -> Callable[[Memory], Any]:
-    """One event lies in a segment of its own. Two who hold it let it go at once: by an ack, or by being forgotten."""
+    """One event is in a segment of its own. Two who hold it let it go at once: by an ack, or by being forgotten."""
 
     def scenario(memory: Memory) -> Any:
         stage = Stage(memory, capacity=2, readers=2)
@@ -426,7 +426,7 @@ def test_a_free_without_order_is_caught(outcomes, monkeypatch):
 
 
 def test_going_without_a_look_at_the_overflow_is_caught(outcomes, monkeypatch):
-    """Whoever is forgotten last and does not free what it held leaves the segment behind."""
+    """The reader that is forgotten last and does not free what it held leaves the segment behind."""
     mutate(monkeypatch, (EventStore, "_freeing", "        self._free_oversized(before)\n", ""))
     assert "there" in outcomes(freeing(monkeypatch, "ack", "leave"), asymmetric=True)
 
@@ -466,7 +466,7 @@ def oversized(patch: pytest.MonkeyPatch) -> Callable[[Memory], Any]:
 
 
 def test_an_oversized_event_lives_from_its_put_to_its_ack(outcomes, monkeypatch):
-    """Whoever gets an oversized event finds its segment, and its ack removes it."""
+    """A reader that gets an oversized event finds its segment, and its ack removes it."""
     assert outcomes(oversized(monkeypatch)) == {(0, "gone")}
 
 

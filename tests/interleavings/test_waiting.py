@@ -1,6 +1,6 @@
-"""Waiters are woken when their own condition holds: however wish, look and change meet, nobody sleeps on.
+"""Waiters are woken when their own condition holds: however wish, look and change meet, none continues to sleep.
 
-On the stage no wait ends by time-out, so that a lost wake-up is for ever.
+On the stage no wait ends by time-out, so that a lost wake-up is forever.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def test_two_waiting_readers_are_both_woken(outcomes):
     ),
 )
 def test_a_careless_look_at_the_readers_is_caught(outcomes, monkeypatch, changes):
-    """A flag that is cleared without a fence, after the look, or though somebody still waits, leaves a reader asleep."""
+    """A flag that is cleared without a fence, after the look, or though a reader still waits, leaves a reader asleep."""
     mutate(monkeypatch, *changes)
     assert ("stuck", "one") in outcomes(two_armed, asymmetric=True)
 
@@ -155,7 +155,7 @@ def test_nobody_is_woken_for_nothing(outcomes):
     ("twice", (shmstore.ring.cursors, "armed_readers", "            words[WANTED_OF[entry]] = DISARMED\n", "")),
 )
 def test_a_thundering_herd_is_caught(outcomes, monkeypatch, changes):
-    """Waking who waits for more, or whoever was woken already, shows."""
+    """Waking a reader that waits for more, or one that was woken already, shows."""
     mutate(monkeypatch, *changes)
     assert outcomes(herd, asymmetric=True) != {(1, 0)}
 
@@ -248,7 +248,7 @@ def test_a_reader_does_not_wait_for_what_cannot_come(outcomes):
     ("wish unseen", (Subscription, "_await", "or (there and words[ACK_WANTED] != DISARMED)", "")),
 )
 def test_not_waking_everybody_is_caught(outcomes, monkeypatch, changes):
-    """A producer that wakes nobody for less than they wait for, or a reader that does not look at its wish: both sleep on."""
+    """A producer that wakes no reader for less than they wait for, or a reader that does not look at its wish: both sleep on."""
     mutate(monkeypatch, *changes)
     assert ("stuck", "get", "put") in outcomes(both_wait, asymmetric=True)
 
@@ -275,13 +275,13 @@ def ping_pong(memory: Memory) -> Any:
 
 @pytest.mark.parametrize("asymmetric", [pytest.param(True, marks=pytest.mark.long), False])
 def test_each_waits_for_the_other_again_and_again(outcomes, asymmetric):
-    """A wish left over from an earlier wait, or a wake-up that comes late, keeps nobody asleep in the next."""
+    """A wish left over from an earlier wait, or a wake-up that comes late, keeps no process asleep in the next."""
     assert outcomes(ping_pong, asymmetric=asymmetric) == {b"01"}
 
 
 @pytest.mark.long
 def test_losing_one_wake_up_of_many_is_caught(outcomes, monkeypatch):
-    """An ack that wakes nobody leaves both asleep in the second round."""
+    """An ack that wakes no process leaves both asleep in the second round."""
     mutate(monkeypatch, (EventStore, "_wake_producer", "        self._wakeups.freed.notify()", "        pass"))
     assert ("stuck", "put", "get") in outcomes(ping_pong, asymmetric=False)
 
@@ -290,7 +290,7 @@ def test_losing_one_wake_up_of_many_is_caught(outcomes, monkeypatch):
 
 
 def freed_by(change: str) -> Callable[[Memory], Any]:
-    """The ring is full. Somebody changes the table so that nobody holds its first event any more; the producer waits for that."""
+    """The ring is full. A process changes the table so that no reader holds its first event any more; the producer waits for that."""
 
     def scenario(memory: Memory) -> Any:
         stage = Stage(memory, capacity=2, readers=0 if change == "subscribe" else 2)
@@ -316,7 +316,7 @@ def freed_by(change: str) -> Callable[[Memory], Any]:
 
 @pytest.mark.parametrize("change", ["unsubscribe", "clear", "subscribe"])
 def test_a_change_of_the_table_wakes_the_producer(outcomes, change):
-    """Unsubscribing the slowest, clearing, and subscribing at the end where nobody was: each wakes a producer that waits."""
+    """Unsubscribing the slowest, clearing, and subscribing at the end where no reader was: each wakes a producer that waits."""
     assert outcomes(freed_by(change)) == {2}
 
 
@@ -329,7 +329,7 @@ def test_a_change_of_the_table_wakes_the_producer(outcomes, change):
     ],
 )
 def test_a_change_that_wakes_nobody_is_caught(outcomes, monkeypatch, change, where):
-    """Whoever makes space and does not say so leaves the producer asleep."""
+    """A process that makes space and does not say so leaves the producer asleep."""
     mutate(monkeypatch, where)
     assert ("stuck", "put") in outcomes(freed_by(change), asymmetric=True)
 
@@ -354,11 +354,11 @@ def evicted_asleep(memory: Memory) -> Any:
 
 
 def test_an_evicted_reader_does_not_sleep_on(outcomes):
-    """A reader that is evicted while it waits, or comes to wait, is told at once."""
+    """A reader that is evicted while it waits, or comes to wait, hears it at once."""
     assert outcomes(evicted_asleep) == {"lost"}
 
 
 def test_evicting_a_sleeper_silently_is_caught(outcomes, monkeypatch):
-    """An eviction that wakes nobody lets its reader sleep on."""
+    """An eviction that wakes no reader lets its reader sleep on."""
     mutate(monkeypatch, (Backpressure, "wait", "                    self._wake(late)\n", ""))
     assert ("stuck", "get") in outcomes(evicted_asleep, asymmetric=True)

@@ -1,7 +1,7 @@
 """The same handshakes on processors that keep less order than x86: ARM's, with words stored with release and loaded with acquire.
 
-What each test holds is what its namesake holds in the order of x86. The model is the scheduler's weaker one; what it leaves out is
-said there. That a word is a release and an acquire is `hot.Words` and `sync.OrderedWords`; the compiled hot path's are its own.
+What each test holds is what its namesake holds in the order of x86. The model is the scheduler's weaker one; its module says
+what it leaves out. That a word is a release and an acquire is `hot.Words` and `sync.OrderedWords`; the compiled hot path's are its own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def publishing(memory: Memory) -> Any:
 
 
 def test_an_event_is_seen_whole_or_not_at_all(outcomes):
-    """A get beside two puts sees none, the first, or both, as they were put."""
+    """A get during two puts sees none, the first, or both, as they were put."""
     assert outcomes(publishing, weak=True) == {(), (b"1",), (b"1", b"2")}
 
 
@@ -56,7 +56,7 @@ def test_nothing_is_overwritten_before_its_ack(outcomes):
 
 
 def test_cursors_are_in_order_at_every_moment(outcomes):
-    """Whoever reads ack, get and put, in this order, finds them in this order."""
+    """A process that reads ack, get and put, in this order, finds them in this order."""
     assert outcomes(test_publishing.observing, weak=True) == {True}
 
 
@@ -89,7 +89,7 @@ def test_waiting_without_a_fence_is_caught(outcomes, monkeypatch, changes):
 
 
 def test_a_plain_flag_is_caught(outcomes):
-    """A flag that may be seen before the wish it stands for leaves a reader asleep; x86 hides it."""
+    """A flag that may be seen before its wish leaves a reader asleep; x86 hides it."""
     assert ("stuck", "one") in outcomes(test_waiting.two_armed, weak=True, asymmetric=True, plain_stores=[ARMED, WANTED_OF[1]])
     assert outcomes(test_waiting.two_armed, asymmetric=True, plain_stores=[ARMED, WANTED_OF[1]]) == {2}
 
@@ -113,7 +113,7 @@ def test_a_peek_without_its_fence_is_caught(outcomes, monkeypatch):
 
 
 def test_an_evicted_reader_gets_whole_events_or_hears_of_it(outcomes):
-    """A reader evicted at any moment of its get has its events, as they were, or is told."""
+    """A reader evicted at any moment of its get has its events, as they were, or an error."""
     for verb in ("get", "rollback"):
         found = outcomes(test_table.evicting(verb), weak=True, asymmetric=True)
         assert found == {((b"0", b"1"), LOST), ("lost", LOST)}
@@ -137,7 +137,7 @@ def test_an_eviction_without_its_fence_is_caught(outcomes, monkeypatch, changes)
 
 
 def test_a_subscriber_is_kept_what_it_was_promised(outcomes):
-    """Whoever subscribes while space is taken over starts where nothing can be written over, or is refused."""
+    """A reader that subscribes while space is taken over starts where nothing can be written over, or is refused."""
     assert outcomes(test_table.joining(0), weak=True, asymmetric=True) == {-1, "refused"}
     assert outcomes(test_table.joining("earliest"), weak=True, asymmetric=True) == {-1, 0}
 

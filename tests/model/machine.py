@@ -244,7 +244,7 @@ class Machine(RuleBasedStateMachine):
             self.model.clear()
 
     def reattach(self) -> None:
-        """All readers' process goes, another comes: subscriptions go on at their acks."""
+        """All readers' process goes, another comes: subscriptions continue at their acks."""
         names = list(self.subscriptions)
         self.other.close()
         self.choose(self.compiled[1])
@@ -314,7 +314,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(rounds=st.integers(1, 12), sizes=st.lists(st.integers(1, 12), min_size=1, max_size=4))
     def flow(self, rounds: int, sizes: list[int]) -> None:
-        """Everybody reads, most ack, the producer puts what fits: the ring goes round."""
+        """All readers read, most ack, the producer puts what fits: the ring wraps around."""
         for turn in range(rounds):
             for name in sorted(self.subscriptions):
                 self.take(name, None, None, None, 1)
@@ -424,7 +424,7 @@ class Machine(RuleBasedStateMachine):
     @rule(who=st.integers(0, 2), offset=st.integers(-2, 12), start=st.sampled_from(["sequence", "sequence", "text", "latest"]))
     @if_any("subscriptions")
     def seek(self, who: int, offset: int, start: str) -> None:
-        """Go on elsewhere: what lies before is acked, what was got is given again."""
+        """Continue elsewhere: what lies before is acked, what was got is given again."""
         name = self.reading(who)
         reader, subscription = self.model.readers[name], self.subscriptions[name]
         sequence = self.model.newest + 1 if start == "latest" else reader.ack + 1 + offset
@@ -496,7 +496,7 @@ class Machine(RuleBasedStateMachine):
         assert store.check() == []
 
     def holds(self, stat: StoreStat) -> None:
-        """What lies in the ring and beside it is what somebody has not acked."""
+        """What is in the ring and next to it is what some reader has not acked."""
         model = self.model
         held = model.run(model.acked + 1, model.newest)
         assert stat.free_events == model.capacity - len(held)

@@ -31,7 +31,7 @@ class Reader:
 
 
 class StoreModel:
-    """All that was ever put, and where everybody stands. Sequences are indexes into the list, plus `first`."""
+    """All that was ever put, and where each reader is. Sequences are indexes into the list, plus `first`."""
 
     def __init__(self, capacity: int, limit: int, *, ddl_isolation: bool, first: int = 0, log: bool = False) -> None:
         self.capacity, self.limit, self.ddl_isolation, self.first, self.log = capacity, limit, ddl_isolation, first, log
@@ -49,7 +49,7 @@ class StoreModel:
 
     @property
     def oldest(self) -> int:
-        """What can still be read: with a log all that was ever put, without one what somebody has not acked."""
+        """What can still be read: with a log all that was ever put, without one what some reader has not acked."""
         return self.first if self.log else self.acked + 1
 
     def at(self, sequence: int) -> Stored:

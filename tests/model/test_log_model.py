@@ -1,7 +1,7 @@
 """Store and model agree in random histories with a log: nothing holds the ring, readers go back and forth, and the host reboots.
 
-A reboot takes the memory; what the log and the subscriptions' files have stays. After one where everybody had closed nothing has
-changed. After one that nobody expected, where nothing more is written and nobody writes down what was acked, the events are those that
+A reboot takes the memory; what the log and the subscriptions' files have stays. After one where all had closed nothing has
+changed. After an unexpected one, where nothing more is written and no reader writes down what was acked, the events are those that
 the log had, and each subscription stands between what it had durably acked and what it had acked.
 """
 
@@ -81,7 +81,7 @@ class LogMachine(Machine):
 
     @rule(name=st.sampled_from(NAMES), offset=st.integers(0, 99))
     def move(self, name: str, offset: int) -> None:
-        """Let a subscription that nobody reads go on elsewhere."""
+        """Let a subscription that no process reads continue elsewhere."""
         model = self.model
         sequence = model.first + offset % (len(model.events) + 1)
         if name not in model.readers:
@@ -121,12 +121,12 @@ class LogMachine(Machine):
         elif how == "memory first":
             alone = (
                 self.producer._keeper is None
-            )  # nobody appends: what the ring alone has is lost with it, unless a reader's end appends it
+            )  # no process appends: what the ring alone has is lost with it, unless a reader's end appends it
             logged = self.other.segment.words[LOGGED] if alone and len(model.events) else model.newest
             self.lose_memory()
             event = self.made(size)
             with suppress(StoreClosed):  # where the put had to wait, it says that the memory is gone, and put nothing
-                self.agree([event], lambda: self.producer.put(event.payload))  # to nobody; the log has it
+                self.agree([event], lambda: self.producer.put(event.payload))  # to no reader; the log has it
         self.producer.close()
         self.other.close()
         if how != "memory first":

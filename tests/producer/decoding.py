@@ -51,7 +51,7 @@ def raw_events(data: bytes, start: int = 4) -> Iterator[tuple[int, bytes]]:
 
 
 def _checksum(data: bytes) -> int:
-    """Bytes of checksum behind each event: told by the last byte but four of the format description."""
+    """Bytes of checksum behind each event: known from the last byte but four of the format description."""
     size = int.from_bytes(data[4 + 9 : 4 + 13], "little")
     return 4 if data[4 + size - 5] == 1 else 0
 

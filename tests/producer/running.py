@@ -19,7 +19,7 @@ _numbers = itertools.count(1)
 
 
 def store_name() -> str:
-    """A store name that nobody else has."""
+    """A store name that no other test has."""
     return f"producer-{os.getpid()}-{next(_numbers)}"
 
 
@@ -45,7 +45,7 @@ class Running:
         return self._thread.is_alive()
 
     def wait(self, seconds: float = 30) -> producer.Summary:
-        """Wait for it to end by itself."""
+        """Wait for it to end without a stop."""
         self._thread.join(seconds)
         assert self._result, "the producer did not end"
         if isinstance(self._result[0], BaseException):

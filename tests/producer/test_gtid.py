@@ -62,7 +62,7 @@ def test_algebra_is_that_of_sets(a: Model, b: Model) -> None:
 
 
 def test_contained_intervals_do_not_shrink_a_set() -> None:
-    """Adding what is there already, in any shape, changes nothing (Canal takes the later interval's end)."""
+    """Adding known transactions, in any shape, changes nothing (Canal takes the later interval's end)."""
     one = GtidSet(f"{UUIDS[0]}:1-100")
     one.add_interval(UUIDS[0], "", 5, 7)
     one.add(f"{UUIDS[0]}:50")
@@ -142,7 +142,7 @@ SETS: list[ExecutedSet] = [GtidSet(f"{UUIDS[0]}:1-5"), GtidSet(f"{UUIDS[0]}:3,{U
 
 @pytest.mark.parametrize("one", SETS, ids=["mysql", "tagged", "mariadb"])
 def test_what_both_kinds_promise(one: ExecutedSet) -> None:
-    """Each kind: a set covers itself, the empty one and nothing of the other kind, its text and copy are equal, a run goes on its text."""
+    """Each kind: a set covers itself, the empty one and nothing of the other kind, its text and copy are equal, a run continues its text."""
     assert parse(str(one)) == one == one.copy()
     assert one.covers(one)
     assert one.shared(one) == one

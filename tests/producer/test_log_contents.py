@@ -163,7 +163,7 @@ def test_compressed_transactions(any_server: Server, database: str) -> None:
 
 
 def test_tagged_gtids(mysql: Server, database: str) -> None:
-    """Transactions with a tag come under their name, and the stream goes on behind a set that holds a tag."""
+    """Transactions with a tag come under their name, and the stream continues behind a set that holds a tag."""
     with running(mysql) as run:
         execute(mysql, database, "CREATE TABLE t (id INT PRIMARY KEY)")
         execute(

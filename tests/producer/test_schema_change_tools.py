@@ -76,7 +76,7 @@ def apply(events: list[Event], rows: dict[int, Any]) -> list[int]:
 
 
 def test_the_tool_changes_a_table_that_nothing_else_reads(any_server: Server, database: str, tmp_path: Path) -> None:
-    """A table of such a name is read where the table that it would belong to is not: then it is nobody's ghost."""
+    """A table of such a name is read where the table that it would belong to is not: then it is not a ghost table."""
     with running(any_server, include=(f"{database}._alone_old",), state=str(tmp_path)) as run:
         with any_server.connect(database=database) as connection, connection.cursor() as cursor:
             cursor.execute("CREATE TABLE _alone_old (id INT PRIMARY KEY)")

@@ -167,7 +167,7 @@ def test_one_source_of_several(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("secret", ["password", "hash_key"])
 def test_a_secret_that_others_may_read(tmp_path: Path, secret: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A file that holds a password or a key is warned of while everybody may read it, and once for all its sources."""
+    """A file that holds a password or a key is warned of while every user may read it, and once for all its sources."""
     file = tmp_path / "shmstore.toml"
     file.write_text(f"[source.a]\n{secret} = 'geheim'\n[source.b]\n")
     file.chmod(0o644)
@@ -201,7 +201,7 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("other", [{"password": "a"}, {"password_file": "/run/secret"}])
 def test_one_source_of_the_password(other: dict[str, str]) -> None:
-    """A command with another password is refused: nobody could tell which of them counts."""
+    """A command with another password is refused: it would be unclear which of them counts."""
     with pytest.raises(SettingsError, match=f"password_command and {next(iter(other))} are both given: leave one out"):
         from_line(
             "--store", "s", "--password-command", "pass show db", environ={f"SHMSTORE_{k.upper()}": v for k, v in other.items()}

@@ -2,7 +2,7 @@
 
 The oracle is SELECT as text (no converters), turned into a value by rules written here a second time. TIMESTAMPs are selected in
 UTC. FLOAT is compared with numpy's shortest form of the float32: the server's own text has only 6 digits (MySQL and MariaDB
-print 1.23457 for 1.2345678), so it cannot tell neighbours apart.
+print 1.23457 for 1.2345678), so it cannot tell neighbors apart.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ apt gets a root of its own (an empty dpkg status, so that it names every depende
 machine's archive keyrings, and every package is unpacked into one folder. The server is started through that folder's own dynamic
 loader, so a server built for a newer release runs on an older one.
 
-    CACHE/servers/KIND-VERSION/root      the unpacked packages; published by one rename, so what is there is whole
+    CACHE/servers/KIND-VERSION/root      the unpacked packages; published by one rename, so each folder is whole
     CACHE/servers/KIND.lock              held while KIND is looked for or fetched: a second process waits for the first
 """
 
@@ -34,7 +34,7 @@ class Origin:
     package: str  # "PACKAGE-core": name of the server package in the archive, perhaps with a version after it
     client: str
     suites: dict[str, str]  # distribution -> suite of its archive; where it is not named, the machine's own release
-    version: str  # what the version must start with; "" takes what is there
+    version: str  # what the version must start with; "" takes the one found
 
 
 ORIGINS = {

@@ -1,4 +1,4 @@
-"""A port that nobody has, for a program that takes its port's number and cannot choose one itself."""
+"""A port that no process has, for a program that takes its port's number and cannot choose one itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _chosen = random.SystemRandom()
 
 
 def free_port() -> int:
-    """A free port of 127.0.0.1 of those that Linux gives to nobody by itself: what it chose for a socket bound to port 0 it may give to
+    """A free port of 127.0.0.1 of those that Linux gives to no process automatically: what it chose for a socket bound to port 0 it may give to
     the next outgoing connection, between our look and the program's `bind`."""
     first_outgoing = int(_OUTGOING.read_text().split()[0])
     for _ in range(100):

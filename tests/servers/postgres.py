@@ -2,7 +2,7 @@
 
 As private as `tests.servers.server`: a free port of 127.0.0.1, a temporary folder, its end with that of the process that started
 it. It is the one on this machine, else unpacked from the package archive. PostgreSQL refuses to run as root: then it runs as
-nobody, who may read what root may.
+a user without rights, with the capability to read what root may.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _unprivileged() -> list[str]:
     if not shutil.which("setpriv"):
         raise ServerUnavailable("PostgreSQL does not run as root, and there is no setpriv (util-linux) to run it as nobody")
     capabilities = [f"--{kind}-caps=+dac_override" for kind in ("inh", "ambient")]
-    # access(2) asks with the real user, and forgets the capabilities of one who is not root, unless told not to
+    # access(2) asks with the real user, and forgets the capabilities of a user that is not root, unless asked not to
     fixed = "--securebits=+no_setuid_fixup"
     return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", fixed, *capabilities]
 

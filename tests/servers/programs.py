@@ -1,4 +1,4 @@
-"""How a MariaDB or MySQL server program is found, initialised and called."""
+"""How a MariaDB or MySQL server program is found, initialized and called."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Program:
     client: tuple[str, ...] = ()
 
     def arguments(self, datadir: Path) -> list[str]:
-        """Everything a server of ours is called with, but for network, log and the user's own options."""
+        """Everything our servers are called with, but for network, log and the user's own options."""
         user = ["--user=root"] if os.geteuid() == 0 else []
         # A folder of its own for temporary tables: a MariaDB that starts removes all "#sql*" in it, also those that another one has
         # open in a shared /tmp, and that one then dies.
@@ -55,7 +55,7 @@ class Program:
         return [*self.command, *user, *places, *COMMON, *SMALL[self.flavor]]
 
     def new_datadir(self, datadir: Path) -> None:
-        """Copy the initialised data directory, making it first where this version has none yet."""
+        """Copy the initialized data directory, making it first where this version has none yet."""
         template = self.home / TEMPLATE
         with locked(self.home / "datadir.lock"):
             if not template.exists():
@@ -105,7 +105,7 @@ class Program:
 
 
 def temporary_folder(datadir: Path) -> Path:
-    """The folder for the temporary tables of the server on `datadir`, beside it; made when it is not there."""
+    """The folder for the temporary tables of the server on `datadir`, next to it; made when it is not there."""
     folder = datadir.parent / "tmp"
     folder.mkdir(parents=True, exist_ok=True)
     return folder

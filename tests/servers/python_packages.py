@@ -1,4 +1,4 @@
-"""Python packages of other versions than the installed ones, in folders of the cache: published by one rename, so that what is there is whole."""
+"""Python packages of other versions than the installed ones, in folders of the cache: published by one rename, so that each folder is whole."""
 
 from __future__ import annotations
 

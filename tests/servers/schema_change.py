@@ -13,7 +13,7 @@ from tests.servers.server import Server
 
 
 def pt_online_schema_change(server: Server, database: str, table: str, change: str) -> None:
-    """Run it, out of the system's package archive: it makes a table beside, triggers, copies in chunks, swaps the names."""
+    """Run it, out of the system's package archive: it makes a second table, triggers, copies in chunks, swaps the names."""
     root = unpacked("percona-toolkit")
     libraries = [str(path) for part in ("lib", "usr/lib") for path in sorted(root.glob(f"{part}/*-linux-*"))]
     modules = [
@@ -108,7 +108,7 @@ def gh_ost_statements(server: Server, database: str, table: str, change: str) ->
 
 
 def _wait_until_blocked(server: Server) -> None:
-    """Wait until the RENAME waits for a lock, and goes on waiting."""
+    """Wait until the RENAME waits for a lock, and continues waiting."""
     until, seen = time.monotonic() + 60, 0
     with server.connect() as connection, connection.cursor() as cursor:
         while time.monotonic() < until and seen < 5:

@@ -61,7 +61,7 @@ class Server:
         return pymysql.connect(**{**settings, "autocommit": True, "connect_timeout": 10, **arguments})
 
     def start(self) -> None:
-        """Start the stopped server and wait until it answers. A port taken by somebody else meanwhile is tried again."""
+        """Start the stopped server and wait until it answers. A port taken by another process meanwhile is tried again."""
         if self._guard:
             raise RuntimeError(f"the server runs already, pid {self.pid}")
         for attempt in (1, 2, 3):

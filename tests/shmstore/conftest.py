@@ -23,7 +23,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    """A store name nobody uses. What the test leaves under it is removed; a removed store must leave nothing."""
+    """A store name that no other test uses. What the test leaves under it is removed; a removed store must leave nothing."""
     chosen = f"proof-{os.getpid()}-{next(_numbers)}"
     yield chosen
     with suppress(StoreNotFound):

@@ -61,7 +61,7 @@ def test_two_writers_at_once(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_written_once_there_is_space(tmp_path: Path, make) -> None:
-    """An ack counts though its checkpoint cannot be written, which is told; what is left unwritten is written at the end."""
+    """An ack counts though its checkpoint cannot be written, which is reported; what is left unwritten is written at the end."""
     store = make(capacity=8)
     file = CheckpointFile(tmp_path, store.name, "audit")
     reader = store.subscribe("audit", checkpoint=file, checkpoint_interval=0)

@@ -63,7 +63,7 @@ def test_what_hangs_is_noticed(living: EventStore, monkeypatch: pytest.MonkeyPat
 
 
 def test_never_stays_never() -> None:
-    """0 stands for what never was, by both clocks."""
+    """0 means never, by both clocks."""
     assert as_boot_ms(0) == as_calendar_ms(0) == 0
     now = calendar_ms()
     assert abs(as_calendar_ms(as_boot_ms(now - 5000)) - now + 5000) < 1000

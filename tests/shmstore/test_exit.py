@@ -1,4 +1,4 @@
-"""A program that ends while its daemon threads are in a store ends in order: no crash, no traceback, nobody held up."""
+"""A program that ends while its daemon threads are in a store ends in order: no crash, no traceback, no process held up."""
 
 from __future__ import annotations
 

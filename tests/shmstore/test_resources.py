@@ -80,7 +80,7 @@ def test_a_put_whose_table_is_damaged_is_stored(make, either_way):
 
 
 def test_a_removed_store_stores_nothing(make, name, either_way):
-    """A put into a store that was removed is refused before anybody could see the event, so that it is not put twice into two stores."""
+    """A put into a store that was removed is refused before a reader could see the event, so that it is not put twice into two stores."""
     store = make()
     store.put(b"0")
     EventStore.unlink(name)
@@ -151,7 +151,7 @@ def run_alone(mounts: str, code: str) -> None:
 
 @alone
 def test_full_shared_memory(either_way):
-    """With no byte left in /dev/shm all goes on, but what needs a segment of its own: that says so, and nothing was stored."""
+    """With no byte left in /dev/shm all continues, but what needs a segment of its own: that says so, and nothing was stored."""
     code = """
 store = EventStore.create("s", capacity=8, memory_unit=64, log=False)
 with open("/dev/shm/rest", "wb", buffering=0) as rest:
@@ -179,7 +179,7 @@ assert store.put(b"L" * 1000, timeout=0) == 1
 
 @alone
 def test_shared_memory_without_a_free_inode(either_way):
-    """Where /dev/shm may hold no more files, a store or an oversized event is refused with the number, and the rest goes on."""
+    """Where /dev/shm may hold no more files, a store or an oversized event is refused with the number, and the rest continues."""
     code = """
 store = EventStore.create("s", capacity=8, memory_unit=64, log=False)
 names = []
@@ -221,7 +221,7 @@ assert other.stat().newest == -1
 
 
 def test_a_state_folder_that_cannot_be_read(tmp_path, monkeypatch):
-    """A checkpoint that cannot be opened is an error that names it; nobody starts from the beginning because of it."""
+    """A checkpoint that cannot be opened is an error that names it; no reader starts from the beginning because of it."""
     monkeypatch.setenv("SHMSTORE_STATE", str(tmp_path / "state"))
     (tmp_path / "state").write_text("a file where a folder should be")
     file = CheckpointFile(None, "s", "r")
@@ -230,9 +230,9 @@ def test_a_state_folder_that_cannot_be_read(tmp_path, monkeypatch):
             do()
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 def test_a_state_folder_of_another_user(tmp_path, monkeypatch):
-    """A state folder that belongs to somebody else is an error that names it, not an empty one."""
+    """A state folder that belongs to another user is an error that names it, not an empty one."""
     folder = tmp_path / "state"
     monkeypatch.setenv("SHMSTORE_STATE", str(folder))
     (folder / "s").mkdir(parents=True)
@@ -263,7 +263,7 @@ def test_an_event_of_four_gigabytes(make, monkeypatch, limit, either_way):
     monkeypatch.setattr(
         "shmstore.memory.segment.take_memory", lambda fd, size, **_: os.ftruncate(fd, size)
     )  # no page of it is touched
-    store, huge = make(memory_unit=limit), bytes(2**32)  # pages that nobody has written to take no memory
+    store, huge = make(memory_unit=limit), bytes(2**32)  # unwritten pages take no memory
     for events in (huge, [huge], [b"x", huge], memoryview(huge)):
         with pytest.raises(BatchTooLarge, match=r"4,294,967,296 bytes.*4,294,967,295"):
             store.put(events, timeout=0)

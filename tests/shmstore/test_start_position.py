@@ -1,4 +1,4 @@
-"""Where to begin: the forms that every reader takes, and going on elsewhere."""
+"""Where to begin: the forms that every reader takes, and continuing elsewhere."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_wrong_time_is_nothing_else(text: str, why: str) -> None:
 
 
 def test_a_binlog_has_no_sequences() -> None:
-    """Where a producer begins is said in the same forms; only a sequence, which is of a store, is refused, and not offered."""
+    """Where a producer begins is given in the same forms; only a sequence, which is of a store, is refused, and not offered."""
     assert parse_start("0-1-4711", sequences=False) == Position("", 0, "0-1-4711")
     with pytest.raises(ValueError, match="a sequence: it counts the events of a store"):
         parse_start("4711", sequences=False)
@@ -144,7 +144,7 @@ def test_seek_acks_what_it_leaves_behind(store) -> None:
 
 
 def test_seek_makes_space(make) -> None:
-    """A reader that goes to the end of a full ring frees all of it: the producer goes on, and the reader gets what is new."""
+    """A reader that goes to the end of a full ring frees all of it: the producer continues, and the reader gets what is new."""
     store = make(capacity=4, memory_unit=64)
     with store.subscribe("a") as reader:
         store.put([b"1", b"2", b"3", b"4"])
@@ -154,7 +154,7 @@ def test_seek_makes_space(make) -> None:
 
 
 def test_seek_leads_back_to_the_ack_at_most(store) -> None:
-    """Where the place is acked the error says where to go on and how to start over, and nothing was moved; a vague one means the ack."""
+    """Where the place is acked the error says where to continue and how to start over, and nothing was moved; a vague one means the ack."""
     with store.subscribe("held") as held, store.subscribe("other"):
         held.ack(held.get(limit_events=5, timeout=0))
         held.get(limit_events=2, timeout=0)
@@ -175,7 +175,7 @@ def test_seek_leads_back_to_the_ack_at_most(store) -> None:
 
 @pytest.mark.parametrize("named", [False, True])
 def test_seek_to_a_place_within_a_snapshot(store, named) -> None:
-    """A snapshot's rows all stand where the stream was: a reader that acked some of them goes on at the ack, as its position says."""
+    """A snapshot's rows all stand where the stream was: a reader that acked some of them continues at the ack, as its position says."""
     place = position(8, "0-1-6")
     read = rows(8)._replace(type=EventType.READ, position=place)
     store.put([read, read, read])

@@ -24,7 +24,7 @@ DIRECTORY = Path("/dev/shm")
 
 @pytest.fixture
 def file(store_name: str) -> Iterator[Path]:
-    """Where a store's segment is; what is there in the end is removed."""
+    """Where a store's segment is; what it has at the end is removed."""
     path = DIRECTORY / f"shmstore.{store_name}"
     yield path
     path.unlink(missing_ok=True)
@@ -48,7 +48,7 @@ def file(store_name: str) -> Iterator[Path]:
     ],
 )
 def test_who_is_trusted(monkeypatch: pytest.MonkeyPatch, user: int, uid: int, gid: int, mode: int, foreign: bool) -> None:
-    """This user, root, and a group of both; root uses all users' stores, and nobody one that all may write to."""
+    """This user, root, and a group of both; root uses all users' stores, and no user one that all may write to."""
     monkeypatch.setattr(os, "geteuid", lambda: user)
     monkeypatch.setattr(os, "getegid", lambda: user)
     monkeypatch.setattr(os, "getgroups", lambda: [GROUP])
@@ -87,7 +87,7 @@ class TestOfAnotherUser:
 
     @pytest.mark.parametrize("content", ["nothing", "magic", "version", "short", "random"])
     def test_a_file_that_is_no_store(self, store_name: str, file: Path, content: str) -> None:
-        """It is no alarm for anybody else, also where it begins like a store: not for root, who sees the stores of all users."""
+        """It is no alarm for other users, also where it begins like a store: not for root, who sees the stores of all users."""
         EventStore.create(store_name, log=False).close()
         whole, (_, magic), (_, version) = file.read_bytes(), *(layout.HEADER.fields[each][:2] for each in ("magic", "version"))  # type: ignore[index]
         assert magic == 0
@@ -103,7 +103,7 @@ class TestOfAnotherUser:
         assert store_name not in look()[1]
 
     def test_a_store_of_another_layout(self, store_name: str, file: Path) -> None:
-        """Root is told of one of a user's, which no version of that user's programs may be left to tell of."""
+        """Root sees one of a user's, because perhaps no version of that user's programs is left to report it."""
         EventStore.create(store_name, log=False).close()
         of_layout(file, layout.VERSION + 1)
         os.chown(file, STRANGER, -1)
@@ -133,7 +133,7 @@ def test_names_that_no_store_can_have(store_name: str, capsys: pytest.CaptureFix
 
 
 def test_a_store_of_another_layout_is_down(store_name: str, file: Path) -> None:
-    """One of this user's is told by /healthz and /metrics, also where it was not named; `ls` says what is wrong with it."""
+    """One of this user's is reported by /healthz and /metrics, also where it was not named; `ls` says what is wrong with it."""
     EventStore.create(store_name, log=False).close()
     of_layout(file, layout.VERSION + 1)
     answer = pages(look)

@@ -1,4 +1,4 @@
-"""Processes of several users at one store: whoever comes first, none of those who may use it is locked out."""
+"""Processes of several users at one store: whichever user comes first, no user with the right to it is locked out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import shmstore.memory.mapping
 from shmstore import EventStore
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 
 GROUP, OWNER, MEMBER = 54321, 54322, 54323
 
@@ -137,7 +137,7 @@ with EventStore.attach(name) as store, store.subscribe(f"of {user}".replace(" ",
 
 
 def test_a_group_shares_a_log(user, name, tmp_path_factory, monkeypatch):
-    """Any member of the group puts a store together again from its home, reads and puts, whatever the umask; nobody else can look in."""
+    """Any member of the group restores a store from its home, reads and puts, whatever the umask; no other user can look in."""
     state = tmp_path_factory.mktemp("state")
     for folder in (state, *state.parents[:3]):
         folder.chmod(0o755)
@@ -158,7 +158,7 @@ def test_a_group_shares_a_log(user, name, tmp_path_factory, monkeypatch):
 
 
 def test_a_log_is_its_owners_alone(name, tmp_path, monkeypatch):
-    """Without a group nobody but the owner may look into the home, whatever the umask."""
+    """Without a group only the owner may look into the home, whatever the umask."""
     monkeypatch.setenv("SHMSTORE_STATE", str(tmp_path))
     before = os.umask(0o022)
     try:
@@ -196,7 +196,7 @@ say("done")
 
 
 def test_root_locks_no_owner_out_of_a_home(user, name, either_way, tmp_path, monkeypatch):
-    """Root puts the owner's store together again, produces into it, reads, and changes its sizes: the owner goes on with all of it."""
+    """Root puts the owner's store together again, produces into it, reads, and changes its sizes: the owner continues with all of it."""
     state = tmp_path / "state"
     state.mkdir()
     os.chown(state, OWNER, OWNER)
@@ -236,7 +236,7 @@ except StoreNotFound as error:
 
 
 def test_a_watcher_needs_to_read_alone(user, name, tmp_path_factory, monkeypatch):
-    """With mode 0640 a member of the group sees ring and log; where the store is in its home alone it is told whose turn it is."""
+    """With mode 0640 a member of the group sees ring and log; where the store is in its home alone it hears whose turn it is."""
     state = tmp_path_factory.mktemp("state")
     for folder in (state, *state.parents[:3]):
         folder.chmod(0o755)

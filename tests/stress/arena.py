@@ -40,7 +40,7 @@ def patiently(what: Any, *, error: type[ShmStoreError], seconds: float = 30) -> 
 
 
 def produce(name: str, seed: int, total: int, hurry: float, sets: tuple[int, int] | None = None) -> None:
-    """Put events from the first that is missing on. What is there is known from the store alone: newest + 1.
+    """Put events from the first that is missing on. What the store has is known from it alone: newest + 1.
 
     `sets` says how many bytes and events a set of the log has: few, so that a test goes through many.
     """
@@ -65,7 +65,7 @@ def produce(name: str, seed: int, total: int, hurry: float, sets: tuple[int, int
 def consume(name: str, subscription: str, seed: int, total: int, log: str, slow: float, durable: float = 0.0) -> None:
     """Read, check, note, ack. A line ``g first last`` says what was processed, before its ack; ``a last``, after it.
 
-    In a store with a log, ``d last`` says what is acked for good; `durable` is how likely that is asked for.
+    In a store with a log, ``d last`` says what is acked durably; `durable` is how likely that is asked for.
     """
     rng = Random(os.getpid())
     with EventStore.attach(name) as store:
@@ -107,7 +107,7 @@ def serve() -> None:
     for line in sys.stdin:
         order = json.loads(line)
         role = {"produce": produce, "consume": consume}[order.pop("role")]
-        mapping.COMPILED = compiled and rng.random() < 0.7  # both kinds, beside each other and after each other
+        mapping.COMPILED = compiled and rng.random() < 0.7  # both kinds, at once and in turn
         pid = os.fork()
         if pid == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

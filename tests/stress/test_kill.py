@@ -65,7 +65,7 @@ def run(tmp_path: Path, seed: int, *, kills: int, readers: int) -> None:
     try:
         with EventStore.create(name, capacity=64, memory_unit=512, log=False) as store:
             for who in list(orders)[1:]:
-                store.subscribe(who).close()  # so that nothing is put before everybody counts
+                store.subscribe(who).close()  # so that nothing is put before all count
             living = {who: arena.fork(**order) for who, order in orders.items()}
             killed, moved, last = 0, time.monotonic(), None
             while living:

@@ -232,7 +232,7 @@ def test_a_store_removed_while_another_takes_its_lock_leaves_nothing(name: str) 
 
 
 def test_one_killed_after_the_removal_leaves_nothing(name: str) -> None:
-    """Whoever is killed at any line of taking the lock of a removed store leaves nothing."""
+    """A process killed at any line of taking the lock of a removed store leaves nothing."""
     killed, k = True, 0
     while killed:
         EventStore.create(name, capacity=8, log=False).close()

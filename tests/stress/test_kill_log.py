@@ -1,7 +1,7 @@
 """Producer and readers of a store with a log killed with -9 at random instants, and the memory taken from under the dead, as a reboot does.
 
 Promises held: every event's content is right, by its sequence; no event is in the log twice, none is missing; what was acked does not
-come again, what was durably acked not even after a reboot; all else does; nobody needs to be helped on.
+come again, what was durably acked not even after a reboot; all else does; no process needs help.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.stress.arena import payload
 from tests.stress.test_kill import EVENTS_A_KILL, Arena
 
 SETS = 40_000, 150  # bytes and events of a set of the log: a run goes through many
-REBOOTS = 0.12  # of the kills are of everybody, with the memory
+REBOOTS = 0.12  # of the kills are of all processes, with the memory
 
 
 def lose_memory(name: str) -> None:
@@ -117,7 +117,7 @@ def finished(name: str, who: str, total: int) -> bool:
 
 
 def note_reboot(name: str, names: list[str], folder: Path, *, attach: bool) -> None:
-    """Write into the readers' notes where they go on: as the store says that was put together, or as the files say."""
+    """Write into the readers' notes where they continue: as the store says that was put together, or as the files say."""
     acks: dict[str, int] = {}
     for who in names:
         saved = CheckpointFile(None, name, who).load()

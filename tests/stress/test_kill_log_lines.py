@@ -179,12 +179,12 @@ def acking(request: pytest.FixtureRequest, name: str, seed: int) -> None:
 
 
 def test_a_producer_killed_at_any_line_of_the_log(request, name, seed):
-    """What was on disk stays, what comes behind is whole and in order, the next producer goes on: with the memory, and without."""
+    """What was on disk stays, what comes behind is whole and in order, the next producer continues: with the memory, and without."""
     producing(request, name, seed)
 
 
 def test_a_restore_killed_at_any_line(request, name, seed):
-    """The next who attaches puts the store together as if nobody had tried."""
+    """The next who attaches restores the store as if none had tried."""
     restoring(request, name, seed)
 
 

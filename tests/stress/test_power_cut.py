@@ -2,7 +2,7 @@
 
 A copy is what a disk may hold: all that was said to be on disk before the copy was made, and of what came later any part, torn at any
 byte, names included. The store that is put together from it has every event up to there, right, nothing wrong behind them, and no
-subscription ahead of them; and it goes on.
+subscription ahead of them; and it continues.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ FOREVER = 10**9  # events
 
 
 def copied(home: Path, name: str, target: Path) -> int:
-    """Copy the home of a store in use; return up to where its log was on disk before. The acks first: none is ahead of what is said then."""
+    """Copy the home of a store in use; return up to where its log was on disk before. The acks first: none is ahead of what is reported then."""
     (target / "log").mkdir(parents=True)
     for file in home.glob("*.json"):
         shutil.copyfile(file, target / file.name)
-    with suppress(FileNotFoundError):  # before anything is said to be synced
+    with suppress(FileNotFoundError):  # before anything is reported as synced
         shutil.copyfile(Home(home).log / MARK, target / "log" / MARK)
     with StoreView.attach(name) as store:
         log = store.stat().log
@@ -125,7 +125,7 @@ class Written:
 
 
 def sound(name: str, state: Path, synced: int, written: Written) -> int:
-    """Put the copy together, compare it event by event, and go on in it; return its last event."""
+    """Put the copy together, compare it event by event, and continue in it; return its last event."""
     with EventStore.attach(name, state=state) as store:
         newest = store.newest
         assert newest >= synced, f"events up to {synced} were on disk, those up to {newest} are there"

@@ -126,7 +126,7 @@ class Author:
         self.run(f"SET SESSION time_zone = '{self.choose.choice(['+00:00', '+05:30', '-08:00'])}'")
 
     def name(self) -> str:
-        """A new column's, as SQL: of some the names are odd, or helpers of ours are called so."""
+        """A new column's, as SQL: of some the names are odd, or our helpers are called so."""
         self.names += 1
         if self.choose.random() < 0.5:
             return f"`c{self.names}`"

@@ -91,7 +91,7 @@ class Killed(Exception):
 
 @contextmanager
 def killing(choose: random.Random, share: float, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Some steps are the last thing that a process does, or the first that it does not do; and so it is with acks."""
+    """Some steps are the last thing that a process does, or the first that it does not do; the same holds for acks."""
     with monkeypatch.context() as patch:
         for of, name in ((Copy, "_do"), (Consumer, "ack"), (Consumer, "seek"), (Consumer, "sync")):
             real = getattr(of, name)

@@ -260,7 +260,7 @@ def test_what_is_not_of_one_table_ends_the_batch(tmp_path: Path, binlog: Binlog,
 def test_an_impossible_date_sets_its_table_aside(
     tmp_path: Path, binlog: Binlog, format: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With zeroDates=fail, as it is by default: the rest goes on, and the log says how to read it."""
+    """With zeroDates=fail, as it is by default: the rest continues, and the log says how to read it."""
     days = TableSchema("shop", "days", (Column("id", "int"), Column("day", "date")), (0,))
     copy = replication(tmp_path, format)
     apply(copy, 0, binlog.insert((1, "0000-00-00"), table=days), binlog.insert(order_row(1)))

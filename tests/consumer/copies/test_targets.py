@@ -51,7 +51,7 @@ def _home(caplog: pytest.LogCaptureFixture, state: Path) -> None:
     ],
 )
 def test_a_name_stays_in_the_target(tmp_path: Path, binlog: Binlog, format: str, name: str) -> None:
-    """Whatever a table and its database are called, a copy has a folder of its own beside the others, and is found when the database goes."""
+    """Whatever a table and its database are called, a copy has a folder of its own next to the others, and is found when the database goes."""
     copy = replication(tmp_path, format)
     odd = ORDERS._replace(database=name, table=name)
     apply(copy, 0, binlog.insert(order_row(1), table=odd), binlog.insert(order_row(2)))
@@ -103,7 +103,7 @@ def test_random_changes_in_random_batches_equal_a_model(tmp_path: Path, binlog: 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_replayed_batch_changes_nothing(tmp_path: Path, binlog: Binlog, format: str) -> None:
-    """A batch that Spark runs again is recognised by query and number, even when later ones are in."""
+    """A batch that Spark runs again is recognized by query and number, even when later ones are in."""
     copy = replication(tmp_path, format)
     first, second = binlog.insert(order_row(1)), binlog.delete(order_row(1))
     apply(copy, 0, first)
@@ -202,7 +202,7 @@ def test_ddl_and_rows_of_one_batch_keep_their_order(tmp_path: Path, binlog: Binl
 def test_what_only_the_server_knows_is_read_again(
     tmp_path: Path, binlog: Binlog, format: str, sql: str, caplog: pytest.LogCaptureFixture, state: Path
 ) -> None:
-    """The copy stays as it was and says so, the others go on; what a snapshot brings takes its place, with the changes in between."""
+    """The copy stays as it was and says so, the others continue; what a snapshot brings takes its place, with the changes in between."""
     other = ORDERS._replace(table="other")
     new = ORDERS._replace(columns=(*ORDERS.columns, Column("made", "int")))
     copy = replication(tmp_path, format)
@@ -266,7 +266,7 @@ def test_a_reread_that_another_ddl_overtakes(tmp_path: Path, binlog: Binlog, for
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_snapshot_after_a_purge_replaces_a_copy(tmp_path: Path, binlog: Binlog, format: str) -> None:
-    """Rows that were deleted while nobody could see it go; any other snapshot only adds rows and puts them in place of older ones."""
+    """Rows that were deleted while no process could see it; any other snapshot only adds rows and puts them in place of older ones."""
     copy = replication(tmp_path, format)
     apply(copy, 0, binlog.insert(order_row(1), order_row(2)))
     apply(copy, 1, binlog.read("whole", order_row(3)))
@@ -281,7 +281,7 @@ def test_a_snapshot_after_a_purge_replaces_a_copy(tmp_path: Path, binlog: Binlog
 def test_a_history_ends_where_only_the_server_knows(
     tmp_path: Path, binlog: Binlog, format: str, caplog: pytest.LogCaptureFixture, state: Path
 ) -> None:
-    """What the old versions' values would be now nobody knows: the copy is kept as it is, and the log says what to do."""
+    """What the old versions' values would be now is unknown: the copy is kept as it is, and the log says what to do."""
     copy = replication(tmp_path, format, history=True)
     apply(
         copy, 0, binlog.insert(order_row(1)), binlog.ddl("alter table orders modify seen datetime"), binlog.delete(order_row(1))
@@ -292,7 +292,7 @@ def test_a_history_ends_where_only_the_server_knows(
 
 
 def test_a_table_without_a_key_needs_one_named(tmp_path: Path, binlog: Binlog, caplog: pytest.LogCaptureFixture) -> None:
-    """No primary key: left out, with the fix, while the others go on; with keys= it works."""
+    """No primary key: left out, with the fix, while the others continue; with keys= it works."""
     log = TableSchema("shop", "log", (Column("n", "int"), Column("text", "varchar")))
     events = binlog.insert((1, "a"), (2, "b"), table=log)
     without = replication(tmp_path, "parquet")
@@ -399,7 +399,7 @@ def rolled_back(binlog: Binlog, xid: str) -> list[Event]:
 def test_an_xa_transaction_that_is_rolled_back_after_its_prepare(
     tmp_path: Path, binlog: Binlog, format: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The copies of the tables that it touched are read again; of all, where what it touched was in an earlier batch. The query goes on."""
+    """The copies of the tables that it touched are read again; of all, where what it touched was in an earlier batch. The query continues."""
     copy = replication(tmp_path, format)
     apply(copy, 0, binlog.insert(order_row(1)), binlog.insert(order_row(1), table=PEOPLE))
     apply(copy, 1, xa(binlog.insert(order_row(2)), "x"), rolled_back(binlog, "x"), binlog.insert(order_row(2), table=PEOPLE))
@@ -429,7 +429,7 @@ def test_a_statement_without_rows(tmp_path: Path, binlog: Binlog, caplog: pytest
 
 
 def test_a_ddl_that_cannot_be_read(tmp_path: Path, binlog: Binlog, caplog: pytest.LogCaptureFixture) -> None:
-    """The copies whose names are in it are read again, and the others go on."""
+    """The copies whose names are in it are read again, and the others continue."""
     copy = replication(tmp_path, "parquet")
     apply(copy, 0, binlog.insert(order_row(1)), binlog.insert(order_row(1), table=PEOPLE))
     apply(copy, 1, binlog.ddl("ALTER TABLE"), binlog.ddl("RENAME TABLE People AS TO"), binlog.insert(order_row(2)))
@@ -458,7 +458,7 @@ def test_a_partial_row_image_sets_a_copy_aside(
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("reason", ["asked", "repair"])
 def test_a_snapshot_of_a_part_is_not_taken_for_a_whole_one(tmp_path: Path, binlog: Binlog, format: str, reason: str) -> None:
-    """No row is deleted, no value becomes NULL, nothing is set aside; a copy that waits for its rows goes on waiting for all of them."""
+    """No row is deleted, no value becomes NULL, nothing is set aside; a copy that waits for its rows continues waiting for all of them."""
     copy = replication(tmp_path, format)
     some = (1, *[ABSENT] * (len(ORDERS.columns) - 2), "y")
     parts = {"rows": order_row(1, status="y"), "columns": some, "rows,columns": some}

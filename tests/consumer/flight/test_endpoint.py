@@ -1,4 +1,4 @@
-"""What gRPC does not do by itself: connections that end, and a server that outlives shortages and clients that stand still."""
+"""What gRPC does not do automatically: connections that end, and a server that outlives shortages and clients that stand still."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BLOCK = pa.record_batch([pa.array([bytes(4 << 20)], pa.large_binary())], schema=
 
 
 class Endless(FlightEndpoint):
-    """Gives bytes for ever, or so many blocks, or waits."""
+    """Gives bytes forever, or so many blocks, or waits."""
 
     written = 0
     ended = 0
@@ -150,7 +150,7 @@ def test_so_many_calls_and_no_more(server: Endless) -> None:
 
 
 def test_used_up_files_do_not_end_the_server(server: Endless) -> None:
-    """While the process may open no more files nobody new is served; when it may again, they are."""
+    """While the process may open no more files no new client is served; when it may again, they are."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     link, later = link_to(server), link_to(server)
     link.action("any", {})
@@ -226,7 +226,7 @@ def test_what_is_no_request(server: Endless, body: bytes) -> None:
 
 
 def test_a_wait_ends_by_a_wake(server: Endless) -> None:
-    """An answer that does not come ends for whoever waits when somebody wakes it; the next call is answered."""
+    """An answer that does not come ends for the thread that waits when another wakes it; the next call is answered."""
     link = link_to(server)
     threading.Timer(0.3, link.wake).start()
     with pytest.raises(Woken):

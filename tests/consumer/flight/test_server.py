@@ -187,7 +187,7 @@ def certificate(tmp_path: Path) -> tuple[str, str]:
 def test_serve_with_tls_and_a_password(
     store: EventStore, certificate: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`shmstore serve --flight` beside the canal server: TLS with a certificate of one's own, user and password, SIGTERM ends both."""
+    """`shmstore serve --flight` together with the canal server: TLS with a certificate of one's own, user and password, SIGTERM ends both."""
     store.put(transaction(0))
     (tmp_path / "password").write_text("pass:w@rd\n")
     port = free_port()
@@ -310,7 +310,7 @@ def test_any_grpc_client_takes_the_messages(server: FlightServer, store_name: st
 
 @pytest.mark.parametrize("known", [{"epoch": 7, "acked": 0, "got": 0}, {"epoch": 7}, {}, 5, {"epoch": "x", "acked": 0, "got": 0}])
 def test_a_resume_that_is_refused_leaves_nothing(client: flight.FlightClient, log_store: EventStore, known: Any) -> None:
-    """What a client cannot resume is found out before a subscription is made, which would hold the log for nobody."""
+    """What a client cannot resume is found out before a subscription is made, which would hold the log for no reader."""
     request = {"store": log_store.name, "subscription": "away", "session": "0123456789abcdef", "resume": known}
     with pytest.raises(flight.FlightServerError):
         list(client.do_action(flight.Action("subscribe", pack(request))))

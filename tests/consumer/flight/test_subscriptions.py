@@ -45,7 +45,7 @@ def test_a_subscription_by_hand(client: flight.FlightClient, store: EventStore) 
     rows = get(client, session=session, table="shop.orders", limit_events=3)
     assert rows.schema.metadata == {b"first": b"0", b"last": b"2"}
     assert rows.column("after").to_pylist() == [{"id": 0, "note": "note 0"}]
-    for _ in range(2):  # the same once more: it is said up to where the client has got
+    for _ in range(2):  # the same once more: each request says up to where the client has got
         rows = get(client, session=session, table="shop.orders", limit_events=3, ack=2, got=2)
         assert (rows.schema.metadata[b"last"], acked(store)) == (b"5", 2)
     with pytest.raises(flight.FlightServerError, match="cannot be acked"):
@@ -60,7 +60,7 @@ def test_a_subscription_by_hand(client: flight.FlightClient, store: EventStore) 
 def test_a_subscribe_that_takes_its_time(
     server: FlightServer, client: flight.FlightClient, store: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds up nobody else, and a client that asks again meanwhile gets the session of its first call."""
+    """It holds up no other client, and a client that asks again meanwhile gets the session of its first call."""
     began, go_on = threading.Event(), threading.Event()
 
     def slow(real: str, name: str, **how: Any) -> Consumer:
@@ -143,7 +143,7 @@ def test_a_client_that_vanishes(
 
 
 def test_a_client_that_stood_still_goes_on(server: FlightServer, store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that lost its session, and nobody took it, acks what it holds and goes on behind it; one that lost it to another is told so."""
+    """A client that lost its session, which no other took, acks what it holds and continues behind it; one that lost it to another gets an error."""
     for n in range(4):
         store.put(transaction(n))
     with Consumer(url(server, store), "audit", timeout=0, limit_events=3) as consumer:
@@ -164,7 +164,7 @@ def restarted(settings: FlightSettings, at: Callable[[FlightServer], None]) -> N
 
 
 def test_a_server_that_is_started_again(log_store: EventStore) -> None:
-    """Its clients go on by themselves: nothing that they acked comes again, nothing is left out, and what they hold can still be acked."""
+    """Its clients continue by themselves: nothing that they acked comes again, nothing is left out, and what they hold can still be acked."""
     for n in range(40):
         log_store.put(transaction(n), timeout=30)
     settings, seen = FlightSettings(port=free_port()), []
@@ -182,7 +182,7 @@ def test_a_server_that_is_started_again(log_store: EventStore) -> None:
 
 
 def test_a_server_that_is_gone(store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a bounded time the client says so; it may go on when the server is there again. A first connection says it at once."""
+    """After a bounded time the client says so; it may continue when the server is there again. A first connection says it at once."""
     monkeypatch.setattr(subscription, "RECONNECT", 0.5)
     store.put([event for n in range(2) for event in transaction(n)])
     settings = FlightSettings(port=free_port())
@@ -202,7 +202,7 @@ def test_a_server_that_is_gone(store: EventStore, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_store_that_is_another_one(server: FlightServer, store_name: str) -> None:
-    """A client of a store that was removed and created again is told so: its sequences mean nothing there."""
+    """A client of a store that was removed and created again gets an error: its sequences mean nothing there."""
     with EventStore.create(store_name, capacity=64, log=False) as store:
         store.put(transaction(0))
         consumer = Consumer(url(server, store), "audit", timeout=0)
@@ -214,7 +214,7 @@ def test_a_store_that_is_another_one(server: FlightServer, store_name: str) -> N
 
 
 def test_new_subscriptions_are_bounded(store: EventStore, caplog: pytest.LogCaptureFixture) -> None:
-    """One host may begin so many; those that are there already go on, and the log has it."""
+    """One host may begin so many; those that are there already continue, and the log has it."""
     with serving(FlightSettings(port=0, max_new_subscriptions=2)) as server:
         for name in ("one", "two", "one"):
             Consumer(url(server, store), name).close()

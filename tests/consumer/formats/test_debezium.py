@@ -244,7 +244,7 @@ def test_dropped_tables() -> None:
 
 
 def test_the_thread_of_a_transaction() -> None:
-    """A row has the thread that began its transaction, as long as that goes on."""
+    """A row has the thread that began its transaction, as long as that continues."""
     row = change(table(), Row(None, (1,)))
     assert [line["source"]["thread"] for line in converted([row, BEGIN, row, END, row])] == [None, 7, None]
 

@@ -101,7 +101,7 @@ def test_after_that_time_it_has_caught_up(lag: int, rate: float, put: float) -> 
 
 
 def test_what_is_not_known() -> None:
-    """Nothing left is nothing left, whatever the rates; without one, nothing is said."""
+    """Nothing left is nothing left, whatever the rates; without one, nothing is shown."""
     assert (catch_up(0, None, None), catch_up(5, None, 1.0), catch_up(5, 1.0, None)) == (0, None, None)
     assert [catch_up(lag, 200.0, 100.0) for lag in (100, 101, 150)] == [0, 1.01, 1.5]
 
@@ -324,7 +324,7 @@ def test_one_sentence_with_what_to_do(changed: dict[str, Any], state: str, says:
 
 
 def test_readers_in_trouble_come_first() -> None:
-    """Lost, then what holds the producer up, then dead, then late; then those that read, and last those that nobody reads. Each keeps its number."""
+    """Lost, then what holds the producer up, then dead, then late; then those that read, and last those that no process reads. Each keeps its number."""
     readers = (
         reader("away", 1000, 1000, alive=False, owner_pid=0),
         reader("reads", 1000, 1000),

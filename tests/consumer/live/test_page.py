@@ -132,7 +132,7 @@ def test_what_the_page_shows(chromium: Browser, busy: EventStore) -> None:
 
 
 def test_lines_of_the_last_minutes(chromium: Browser, busy: EventStore) -> None:
-    """Rows a second, seconds behind with a line for each reader in its colour, and the log's size; a reload and another page draw the same."""
+    """Rows a second, seconds behind with a line for each reader in its color, and the log's size; a reload and another page draw the same."""
     with serving(busy.name) as server:
         for _ in range(2):
             with opened(chromium, server.server_port, viewport={"width": 1280, "height": 1000}) as page:
@@ -167,7 +167,7 @@ def test_each_problem_once(chromium: Browser, store_name: str) -> None:
 
 
 def test_events(chromium: Browser, busy: EventStore) -> None:
-    """The newest events, with values masked; tables, operation and text filter them; a pause keeps what comes, and a wrong filter is told."""
+    """The newest events, with values masked; tables, operation and text filter them; a pause keeps what comes, and a wrong filter is reported."""
     with serving(busy.name) as server, opened(chromium, server.server_port) as page:
         events = page.locator("#events li")
         expect(events.first).to_contain_text("•••")
@@ -237,7 +237,7 @@ def test_actions(chromium: Browser, busy: EventStore, state: Path, monkeypatch: 
 
 
 def test_a_store_that_is_not_in_memory(chromium: Browser, store_name: str, state: Path) -> None:
-    """One in its home alone has a card with its log and its readers' acks, and no alarm; when somebody attaches, it is as any other."""
+    """One in its home alone has a card with its log and its readers' acks, and no alarm; when a process attaches, it is as any other."""
     with EventStore.create(store_name, log_size=64 << 20) as store:
         store.put([change(1), end(1)])
         store.subscribe("away", start="earliest").close()
@@ -268,7 +268,7 @@ WIDTHS = [
 
 @pytest.mark.parametrize(("width", "scheme"), WIDTHS)
 def test_every_width_in_light_and_dark(chromium: Browser, busy: EventStore, width: int, scheme: Any) -> None:
-    """From a phone to a wide screen nothing is cut off at the side, and text can be told from what is behind it."""
+    """From a phone to a wide screen nothing is cut off at the side, and text contrasts with its background."""
     with (
         serving(busy.name) as server,
         opened(chromium, server.server_port, viewport={"width": width, "height": 900}, color_scheme=scheme) as page,

@@ -40,7 +40,7 @@ def drive(
     folder: Path | None = None,
     **options: Any,
 ) -> None:
-    """Run the screen, with nobody before it, through `steps`."""
+    """Run the screen, without a terminal, through `steps`."""
 
     async def run() -> None:
         observer = Observer(names, state=folder, period=0.05, linger=0.0)
@@ -207,7 +207,7 @@ def test_pause_and_resume(store: EventStore) -> None:
 
 
 def test_several_stores(store: EventStore) -> None:
-    """n shows the next one, with its own events; a store that is removed leaves the screen, and none at all is told."""
+    """n shows the next one, with its own events; a store that is removed leaves the screen, and an empty screen says so."""
     with EventStore.create(f"{store.name}-b", log=False) as other:
         store.put([change(1, table="first"), end(1)])
         other.put([change(1, table="second"), end(1)])
@@ -226,7 +226,7 @@ def test_several_stores(store: EventStore) -> None:
 
 
 def test_a_store_that_is_not_in_memory(store_name: str, state: Path) -> None:
-    """One in its home alone is shown as that, calmly, with its log and its readers' acks, and put together by nobody; when it is, it is as any."""
+    """One in its home alone is shown as that, calmly, with its log and its readers' acks, and restored by none; when it is, it is as any."""
     with EventStore.create(store_name, log_size=64 << 20) as store:
         store.put([change(1), end(1), change(2), end(2)])
         store.subscribe("audit", start="earliest").close()

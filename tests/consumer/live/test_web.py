@@ -244,7 +244,7 @@ def test_points_are_taken_while_nobody_looks(store: EventStore, monkeypatch: pyt
 
 
 def test_a_store_of_another_user_is_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of stores that nobody named, those that may not be read are told where there are no others, and leave the rest in peace."""
+    """Of stores that were not named, those that may not be read are shown where there are no others, and leave the rest in peace."""
     readable: list[Any] = []
 
     def look(names: Any, *, all_reasons: bool = False) -> tuple[list[Any], dict[str, str]]:
@@ -261,7 +261,7 @@ def test_a_store_of_another_user_is_no_alarm(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_events_are_masked_and_filtered(store: EventStore) -> None:
-    """Values of columns, and statements, are not told; tables, operations and a text choose, and the text finds out nothing about values."""
+    """Values of columns, and statements, are not shown; tables, operations and a text choose, and the text finds out nothing about values."""
     store.put(
         [
             change(1),
@@ -303,7 +303,7 @@ def test_events_are_masked_and_filtered(store: EventStore) -> None:
 
 
 def test_values_that_are_shown_fit(store: EventStore) -> None:
-    """With --show-values values are told: long text is cut, large numbers are exact, and text that is no Unicode is no harm."""
+    """With --show-values values are shown: long text is cut, large numbers are exact, and text that is no Unicode is no harm."""
     store.put([change(1 << 60, note="ä\n\u2028" + "x" * 5000), end(1)])
     with serving(store.name, show_values=True) as server, stream(server, "/events", store=store.name) as messages:
         (shown,) = events(messages, 1)
@@ -312,7 +312,7 @@ def test_values_that_are_shown_fit(store: EventStore) -> None:
 
 
 def test_a_busy_store_is_passed_over(store_name: str) -> None:
-    """What nobody could read is counted, not sent: of many events the newest, of a large event not its rows."""
+    """What no person could read is counted, not sent: of many events the newest, of a large event not its rows."""
     with EventStore.create(store_name, capacity=1 << 14, log=False) as store, StoreView.attach(store_name) as view:
         feed = Feed(view, Filter(), show_values=True)
         store.put([each for number in range(3000) for each in (change(number), end(number))])
@@ -330,7 +330,7 @@ def test_a_busy_store_is_passed_over(store_name: str) -> None:
 
 
 def test_a_store_that_goes_and_comes(store_name: str) -> None:
-    """A stream of events says that its store was removed, and goes on with the one that has its name then."""
+    """A stream of events says that its store was removed, and continues with the one that has its name then."""
     with serving(store_name) as server:
         with EventStore.create(store_name, log=False) as store, stream(server, "/events", store=store_name) as messages:
             store.put([change(1), end(1)])
@@ -476,7 +476,7 @@ def test_actions_use_the_folder_of_stores(store_name: str, state: Path, tmp_path
 
 
 def test_warnings() -> None:
-    """Whoever opens it to others is told what they can see."""
+    """A user who opens it to others hears what they can see."""
     assert list(warnings("127.0.0.1", password=False, tls=False, show_values=True)) == []
     assert list(warnings("localhost", password=False, tls=False, show_values=False)) == []
     (open_,) = warnings("0.0.0.0", password=False, tls=True, show_values=True)

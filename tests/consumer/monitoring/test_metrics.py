@@ -177,7 +177,7 @@ def test_what_is_missing_hides_nothing() -> None:
 
 def test_health_is_progress() -> None:
     """A store is well while its source speaks and its producer lives; a link that stands silent, a producer that hangs or waits for
-    space for long, and a lost reader are each told, and a short wait is not."""
+    space for long, and a lost reader are each reported, and a short wait is not."""
     now = time.time_ns() // 1_000_000
     old = now - SILENCE_MS - 5000
     good = stat("a")._replace(heartbeat_ms=now, stream=StreamStat(connected=True, heard_ms=now, put_ms=old))
@@ -233,7 +233,7 @@ def _status(port: int) -> int:
 
 
 def test_an_endpoint_waits_for_no_silent_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that connects and says nothing is let go, and holds nobody up for long."""
+    """A client that connects and says nothing is let go, and holds up no other for long."""
     monkeypatch.setattr(http_server, "PATIENCE", 0.2)
     monkeypatch.setattr(http_server._Handler, "timeout", 0.2)
     before = threading.active_count()

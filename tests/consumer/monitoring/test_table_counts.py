@@ -1,4 +1,4 @@
-"""consumer/monitoring/table_counts.py: rows and bytes by table, counted by whoever asks for them."""
+"""consumer/monitoring/table_counts.py: rows and bytes by table, counted by the process that asks for them."""
 
 from __future__ import annotations
 

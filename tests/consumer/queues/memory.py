@@ -1,4 +1,4 @@
-"""A queue in memory, as strict as a real one, that can be told to fail: what the sender is tried with a thousand times."""
+"""A queue in memory, as strict as a real one, that fails on request: what the sender is tried with a thousand times."""
 
 from __future__ import annotations
 

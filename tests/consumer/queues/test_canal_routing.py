@@ -1,4 +1,4 @@
-"""consumer/queues/canal_routing.py and Canal's messages, beside what Canal's own Kafka producer sends of the same entries."""
+"""consumer/queues/canal_routing.py and Canal's messages, compared with what Canal's own Kafka producer sends of the same entries."""
 
 from __future__ import annotations
 

@@ -366,7 +366,7 @@ def test_settings_that_cannot_be(settings: dict[str, str], says: str) -> None:
 
 
 def test_a_foreign_record_for_our_key(kafka_broker: Broker) -> None:
-    """What is no mark, under our key, stops with a line: anybody may be able to write there."""
+    """What is no mark, under our key, stops with a line: other programs may be able to write there."""
     queue = Kafka(kafka_broker.address, "s/foreign")
     queue.open()
     queue.send([Message("shmstore-progress", b"s/foreign2", b"\x00{", 0)], Mark(1, 1))

@@ -224,7 +224,7 @@ def test_logins_and_rights(log_store: EventStore, tmp_path: Path, monkeypatch: p
         for thread in threads:
             thread.join(60)
         assert not any(thread.is_alive() for thread in threads)
-        # The server's no comes before the one who asks went on.
+        # The server refuses before the thread that asked has continued.
         ask = asyncio.run_coroutine_threadsafe
 
         def slow(*words: Any) -> Any:

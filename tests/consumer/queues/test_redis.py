@@ -154,7 +154,7 @@ def test_logins_and_rights(log_store: EventStore, tmp_path: Path) -> None:
 
 
 def test_a_mark_that_is_none(redis_there: RedisServer, store_name: str) -> None:
-    """What somebody else wrote there stops with a line."""
+    """What another program wrote there stops with a line."""
     with redis.Redis(port=redis_there.port) as client:
         client.hset(PROGRESS, f"s/{store_name}", "hello")
     with pytest.raises(ValueError, match=r"hello.* is not a mark"):

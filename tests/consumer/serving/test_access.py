@@ -51,7 +51,7 @@ def basic(user: str, password: str) -> str:
     st.text(st.characters(exclude_characters=":", exclude_categories=["Cs"])), st.text(st.characters(exclude_categories=["Cs"]))
 )
 def test_a_login_admits_its_account_alone(user: str, password: str) -> None:
-    """User name and password, or the password as a bearer token; nothing else. An empty password lets everybody in."""
+    """User name and password, or the password as a bearer token; nothing else. An empty password lets every client in."""
     login = Login(user, password)
     assert login.admits(basic(user, password))[0]
     assert login.needed is bool(password)
@@ -109,7 +109,7 @@ def test_a_password_is_asked_for() -> None:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_tls(tmp_path: Path) -> None:
-    """It answers in the certificate's name; who speaks no TLS, or says nothing, gets nothing and stops nobody."""
+    """It answers in the certificate's name; who speaks no TLS, or says nothing, gets nothing and stops no other."""
     chain, key = self_signed(tmp_path)
     with (
         serving(lambda request: plain(200, "safe"), tls=tls_context(chain, key)) as server,

@@ -1,4 +1,4 @@
-"""A driver program for test_cluster: a query whose tasks wait, when they are told to, so that an executor can be killed within a micro-batch.
+"""A driver program for test_cluster: a query whose tasks wait, on request, so that an executor can be killed within a micro-batch.
 
     FOLDER/hold            holds the name of a round: a task that comes to its first row waits while the file is there
     FOLDER/held/ROUND/PID  such a task's Python process; the content is its mount namespace

@@ -31,7 +31,7 @@ def own_state(state: Path) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One local Spark with two threads for all tests: starting one takes seconds. It finds the format by itself."""
+    """One local Spark with two threads for all tests: starting one takes seconds. It finds the format automatically."""
     from pyspark.sql import SparkSession
 
     from shmstore.consumer.spark import session_settings

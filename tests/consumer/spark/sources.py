@@ -1,4 +1,4 @@
-"""Transactions of several sources, and the events that a producer of them all puts, in any order of theirs."""
+"""Transactions of several sources, and the events that a producer of them all puts, in any of their orders."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.long, pytest.ma
 
 def test_copies_equal_select_after_kills(mariadb: Server, mysql: Server, store_name: str, tmp_path: Path, seed: int) -> None:
     """Both have a table of one name, large transactions too; producer, driver and workers are killed, and the store is lost and made
-    anew, its sources in another order: each server's copy equals its SELECT."""
+    again, its sources in another order: each server's copy equals its SELECT."""
     rng = random.Random(seed)
     servers, database = {"m": mariadb, "q": mysql}, f"g{os.getpid()}"
     for server in servers.values():

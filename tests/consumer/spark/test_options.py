@@ -106,7 +106,7 @@ def test_tables_are_chosen_and_left_out() -> None:
     ],
 )
 def test_starting_offsets_are_told_apart(text: str, start: Start) -> None:
-    """A position, a GTID set of either server, and a time are recognised by their form; a time without a zone is UTC."""
+    """A position, a GTID set of either server, and a time are recognized by their form; a time without a zone is UTC."""
     assert Start.parse(text) == start
 
 

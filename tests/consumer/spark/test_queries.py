@@ -14,7 +14,7 @@ LATE = RuntimeError(f"[STREAM_FAILED] Query terminated with exception: {NO_WORKE
 
 
 class Spark:
-    """Stands in for a session: queries that fail, one after the other, as they are told, at the start or while they run."""
+    """Stands in for a session: queries that fail, one after the other, as given, at the start or while they run."""
 
     def __init__(self, *outcomes: tuple[Exception | None, Exception | None]) -> None:
         self.outcomes = list(outcomes)

@@ -1,6 +1,6 @@
 """Virtual environments with other versions of pyspark than the installed one: everything else in them is this environment's.
 
-CACHE/spark/4.0.5        pyspark and its py4j (half a gigabyte); published by one rename, so what is there is whole
+CACHE/spark/4.0.5        pyspark and its py4j (half a gigabyte); published by one rename, so each folder is whole
 CACHE/spark/4.0.lock     held while it is looked for or fetched: a second process waits for the first
 
 An environment itself is some links, made where it is asked for.

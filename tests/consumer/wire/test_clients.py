@@ -82,7 +82,7 @@ def test_two_clients_at_once(packaged: Callable[[str], PackagedClient], server: 
 def test_password(
     package: str, packaged: Callable[[str], PackagedClient], new_server: Callable[..., ServerThread], store: EventStore
 ) -> None:
-    """The Python clients send the password itself: the right one is let in, a wrong one is told so and may try again."""
+    """The Python clients send the password itself: the right one is let in, a wrong one is refused and may try again."""
     server = new_server(user="canal", password="sesame")
     client = packaged(package)
     client.connect(host="127.0.0.1", port=server.port)
@@ -96,7 +96,7 @@ def test_password(
 def test_server_restart(
     package: str, packaged: Callable[[str], PackagedClient], new_server: Callable[..., ServerThread], store: EventStore
 ) -> None:
-    """When the server comes back on its port, a client that connects again goes on after what it acked, under rising ids."""
+    """When the server comes back on its port, a client that connects again continues after what it acked, under rising ids."""
     server = new_server()
     port = server.port
     client = packaged(package)

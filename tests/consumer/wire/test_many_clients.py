@@ -1,4 +1,4 @@
-"""shmstore.consumer.wire under many clients: what waits holds up nobody, and where the system's limits end the server says so."""
+"""shmstore.consumer.wire under many clients: what waits holds up no other, and where the system's limits end the server says so."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_waits_without_end_leave_threads_for_others(new_store: NewStore, tmp_pat
 
 
 def test_fewer_files_than_connections(new_store: NewStore, tmp_path: Path) -> None:
-    """Where the hard limit is too low for --max-connections the server says how many it takes; the next one is told why it is not."""
+    """Where the hard limit is too low for --max-connections the server says how many it takes; the next one hears why it is not."""
     store = new_store()
     with serving(tmp_path, 295, 295) as (port, log, _), ExitStack() as opened:
         said = log.read_text()
@@ -93,7 +93,7 @@ def test_fewer_files_than_connections(new_store: NewStore, tmp_path: Path) -> No
 
 
 def test_more_clients_than_files(new_store: NewStore, tmp_path: Path) -> None:
-    """Where no file is left for one more client's session, it hears so, and those there go on; it finds place when they have left."""
+    """Where no file is left for one more client's session, it hears so, and those there continue; it finds place when they have left."""
     store = new_store(batch_mode=BatchMode.ITEMSIZE)
     with serving(tmp_path, 295, 295) as (port, _, _), closing(RawClient(port, store.name, 99)) as late:
         with closing(RawClient(port, store.name)) as client:

@@ -208,7 +208,7 @@ def test_abrupt_disconnects(count: int, server: ServerThread, new_store: Callabl
 
 
 def test_many_idle_clients(server: ServerThread, new_store: Callable[..., EventStore]) -> None:
-    """Hundreds of connected clients that do nothing cost no thread and hold up nobody."""
+    """Hundreds of connected clients that do nothing cost no thread and hold up no other."""
     store = new_store(batch_mode=BatchMode.ITEMSIZE)
     idle = [RawClient(server.port, store.name, number) for number in range(300)]
     for client in idle[:40]:

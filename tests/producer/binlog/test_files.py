@@ -35,7 +35,7 @@ def test_a_data_folder_has_other_numbered_files(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_not_read_over(tmp_path: Path) -> None:
-    """A gap in the numbers is told before anything is read, where it would be read over: not where it lies before the start."""
+    """A gap in the numbers is an error before anything is read, where reading would cross it: not where it is before the start."""
     fill(tmp_path, binlog_999998=MAGIC, binlog_1000000=MAGIC, binlog_1000001=MAGIC)
     files = list_files(str(tmp_path))
     with pytest.raises(

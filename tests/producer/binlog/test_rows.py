@@ -305,7 +305,7 @@ def test_an_unknown_type_is_an_error_only_when_it_is_wanted() -> None:
 
 @pytest.mark.server
 def test_rows_go_through_the_codec_unchanged(table: tuple[Any, Log]) -> None:
-    """The body is what encode_stored takes and decode_stored gives back."""
+    """The body is what encode_stored takes and decode_stored returns."""
     connection, log = table
     run(connection, *CHANGES)
     decoder = reference()

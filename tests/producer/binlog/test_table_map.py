@@ -100,7 +100,7 @@ def test_members_are_decoded_by_their_character_set() -> None:
 
 
 def test_members_that_are_no_text_concern_their_table_alone() -> None:
-    """A hexadecimal literal makes a member of any bytes: who asks for the table is told what to do, and nobody else."""
+    """A hexadecimal literal makes a member of any bytes: a request for the table raises an error that says what to do, and nothing else does."""
     optional = names("e") + tag(11, b"\x2d") + tag(6, b"\x01" + text(b"\xff\xff"))
     layout = parse_layout(table_map(b"\xfe", b"\xf7\x01", optional=optional))
     with pytest.raises(UnsupportedEvent, match=r"table shop\.bücher: the member X'ffff' .* no text of utf8mb4: .*--exclude"):

@@ -197,7 +197,7 @@ def test_servers_that_log_too_little_are_refused(
 
 
 def test_a_server_without_binlog_is_refused() -> None:
-    """A server that writes no binlog is told so, with the lines for its configuration."""
+    """A server that writes no binlog is an error, with the lines for its configuration."""
     with start_server("mariadb", options=["--skip-log-bin"]) as server:
         with pytest.raises(BinlogDisabled, match="set log_bin = binlog"):
             producer.run(settings_of(server), lambda: False)
@@ -206,7 +206,7 @@ def test_a_server_without_binlog_is_refused() -> None:
 
 
 def test_privileges(any_server: Server, database: str) -> None:
-    """An account without the privileges is told which to grant; with exactly those it works, and the doctor agrees."""
+    """An account without the privileges is an error that says which to grant; with exactly those it works, and the doctor agrees."""
     name = f"p{database}"
     positions = "BINLOG MONITOR" if any_server.flavor == "mariadb" else "REPLICATION CLIENT"
     with any_server.connect() as connection, connection.cursor() as cursor:
@@ -233,7 +233,7 @@ def test_privileges(any_server: Server, database: str) -> None:
 
 @pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
 def test_purged_positions(flavor: str) -> None:
-    """A purged position is an error that names what was lost; with on_purged = latest or earliest the producer goes on there."""
+    """A purged position is an error that names what was lost; with on_purged = latest or earliest the producer continues there."""
     with start_server(flavor) as server:
         execute(server, "mysql", "CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY)")
         for gtid in ("auto",) if flavor == "mysql" else ("auto", "off"):
@@ -288,7 +288,7 @@ def undefined(events: Iterable[Event]) -> list[Event]:
 
 @pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
 def test_local_files(flavor: str, tmp_path: Path) -> None:
-    """A folder of binlog files gives the events that the server's stream gave; it ends by itself, and goes on with new files.
+    """A folder of binlog files gives the events that the server's stream gave; it ends alone, and continues with new files.
     The server's own data folder will do, too."""
     with start_server(flavor) as server:
         execute(server, "mysql", "CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY, b VARCHAR(50))")

@@ -44,7 +44,7 @@ def test_which_service(host: str, version: str, variables: dict[str, str], servi
 
 
 def test_fixes_that_a_service_allows() -> None:
-    """Nobody may SET GLOBAL at a service, or edit its files: the fix names the parameter where it is set."""
+    """No user may SET GLOBAL at a service, or edit its files: the fix names the parameter where it is set."""
     image = Source(AT, "8.0.35", False, {}).lasting("binlog_row_image", "FULL")
     assert image == "SET PERSIST binlog_row_image = FULL;"
     assert RDS.fix(image) == "binlog_row_image = FULL in the instance's DB parameter group"

@@ -162,7 +162,7 @@ def test_a_token_over_tls(certificate: Path) -> None:
 
 @pytest.mark.parametrize("tls", ["disabled", "preferred"])
 def test_no_password_in_clear_text(tls: str) -> None:
-    """Without TLS a server that asks for the password itself does not get it: anybody could ask."""
+    """Without TLS a server that asks for the password itself does not get it: any server could ask."""
     with answering(switch("mysql_clear_password")) as port:
         settings = Settings(store="unused", host="127.0.0.1", port=port, user="repl", password="geheim", tls=tls)
         with pytest.raises(

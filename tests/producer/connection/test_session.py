@@ -43,7 +43,7 @@ def hello() -> bytes:
 
 @contextmanager
 def answering(answer: bytes) -> Iterator[int]:
-    """The port of a server that says `answer` to whoever logs in."""
+    """The port of a server that says `answer` to each login."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:

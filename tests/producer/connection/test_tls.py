@@ -1,4 +1,4 @@
-"""TLS beside the socket: what `ssl.SSLSocket` promises, with fewer reads."""
+"""TLS next to the socket: what `ssl.SSLSocket` promises, with fewer reads."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_data_goes_out_too(ends: tuple[Peer, TlsSocket, Counted]) -> None:
 
 @pytest.mark.parametrize("wrong", ["authority", "name"])
 def test_another_certificate_is_refused(certificate: Path, wrong: str) -> None:
-    """A certificate of another authority, or for another name, ends the handshake; the other side is told why."""
+    """A certificate of another authority, or for another name, ends the handshake; the other side hears why."""
     here, there = socket.socketpair()
     here.settimeout(10)
     peer = Peer(certificate, there)

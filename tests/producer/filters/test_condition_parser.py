@@ -1,4 +1,4 @@
-"""Texts of conditions: what they mean, and what is said of those that mean nothing."""
+"""Texts of conditions: what they mean, and the errors of those that mean nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""shmstore.producer.filters.condition: LIKE, beside a regular expression."""
+"""shmstore.producer.filters.condition: LIKE, compared with a regular expression."""
 
 from __future__ import annotations
 

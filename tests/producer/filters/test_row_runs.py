@@ -81,7 +81,7 @@ def test_each_row_is_what_it_is_to_the_filter(any_server: Server, database: str)
     "compiled", [False, pytest.param(True, marks=pytest.mark.skipif(not COMPILED, reason="no compiled code here"))]
 )
 def test_a_restart_inside_a_split_event(any_server: Server, database: str, compiled: bool) -> None:
-    """Wherever a part ends inside the events that one binlog event became, a decoder that goes on behind it gives the rest, no more."""
+    """Wherever a part ends inside the events that one binlog event became, a decoder that continues behind it gives the rest, no more."""
     with any_server.connect(database=database) as connection, connection.cursor() as cursor:
         mysql = any_server.flavor == "mysql"
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, n INT)")
@@ -134,7 +134,7 @@ def test_images_that_are_not_whole_are_refused(any_server: Server, database: str
 
 def test_a_filter_that_no_longer_fits_stops_the_producer(any_server: Server, database: str) -> None:
     """A DDL that leaves the filter's column alone changes nothing; one that takes it away stops the producer at the next row, and with a
-    filter that fits it goes on there."""
+    filter that fits it continues there."""
     execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY, n INT)")
     store, texts = store_name(), (f"{database}.t: n > 0", f"{database}.t: m > 0")
     try:

@@ -144,7 +144,7 @@ def test_partial_images(before: tuple[object, ...], after: tuple[object, ...], g
 
 
 def test_ghost_tables_are_those_of_a_table_that_is_read() -> None:
-    """The names of gh-ost and pt-online-schema-change, where the table that they change passes; each is told once."""
+    """The names of gh-ost and pt-online-schema-change, where the table that they change passes; each is reported once."""
     told: list[tuple[str, str]] = []
     patterns, note = (
         {"include": ["shop.*", "crm._t_new"], "exclude": ["shop.b"]},

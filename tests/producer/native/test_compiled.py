@@ -321,7 +321,7 @@ def test_the_utf8_check_agrees_with_python(width: int, seed: int) -> None:
 
 
 def test_texts_are_copied_whole_or_refused(width: int, seed: int) -> None:
-    """A text of any length, wherever it lies in its event, comes out as it is; one that is no UTF-8 raises Python's error."""
+    """A text of any length, wherever it is in its event, comes out as it is; one that is no UTF-8 raises Python's error."""
     chance = random.Random(seed)
     program = compiled.Program([("text", 1, 0, 0, None), ("text", 2, 0, 0, None)])
     letters = ["a", "\x7f", "ü", "\u07ff", "数", "\uffff", "\U0010ffff"]

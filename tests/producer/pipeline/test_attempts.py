@@ -1,4 +1,4 @@
-"""Several sources in one run: one that fails is tried again by itself, and the others go on."""
+"""Several sources in one run: one that fails is tried again alone, and the others continue."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_bad_position_ends_nobody_elses_run(mariadb: Server, tmp_path: Path, c
 
 
 def test_where_no_source_was_ever_read_the_run_ends(tmp_path: Path) -> None:
-    """Somebody is waiting to hear why."""
+    """A user is waiting to hear why."""
     settings = [producer.Settings(store=store_name(), name=name, port=1, state=str(tmp_path)) for name in ("a", "b")]
     with pytest.raises(producer.ServerUnreachable, match=r"^[ab] \(store '.*'\): "):
         producer.run_all(settings, lambda: False)
@@ -105,7 +105,7 @@ def test_where_no_source_was_ever_read_the_run_ends(tmp_path: Path) -> None:
 
 
 def test_options_that_nobody_can_wait_for_end_one_source_alone(mariadb: Server, tmp_path: Path) -> None:
-    """A mistake in the options is not tried again; it is raised when the others have ended, which go on."""
+    """A mistake in the options is not tried again; it is raised when the others have ended, which continue."""
     create(mariadb, "g1")
     names = store_name(), store_name()
     settings = [

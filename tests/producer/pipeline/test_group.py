@@ -203,7 +203,7 @@ def test_a_source_that_floods(two: dict[str, Server]) -> None:
 
 
 def test_a_full_ring_is_told(two: dict[str, Server], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a reader holds all sources up, the log and `stat` say which, and the group ends all the same when told to."""
+    """Where a reader holds all sources up, the log and `stat` say which, and the group ends all the same on request."""
     monkeypatch.setattr(sink, "PATIENCE", 0.1)
     with running_group(two, transaction_events=4, capacity=16, log="off") as run, EventStore.attach(run.store) as store:
         store.subscribe("idle").close()
@@ -234,8 +234,8 @@ def test_a_source_that_waits_for_space_has_a_link(two: dict[str, Server]) -> Non
 
 
 def test_sources_come_and_go_and_the_store_is_lost(two: dict[str, Server], second_mariadb: Server, tmp_path: Path) -> None:
-    """A source that is new begins where its options say, the others where they were; one alone goes on in the group's store;
-    and when the store is gone, each goes on from the readers' checkpoints."""
+    """A source that is new begins where its options say, the others where they were; one alone continues in the group's store;
+    and when the store is gone, each continues from the readers' checkpoints."""
     create(second_mariadb, "g3")
     three = {**two, "g3": second_mariadb}
     store, state = store_name(), str(tmp_path)
@@ -299,7 +299,7 @@ def test_sources_that_cannot_be_told_apart(kinds: tuple[str, str], says: str, ma
 
 
 def test_stores_of_one_and_of_several(two: dict[str, Server], tmp_path: Path) -> None:
-    """A group does not go on where one source was, nor one source where a group was, in a store or from a checkpoint."""
+    """A group does not continue where one source was, nor one source where a group was, in a store or from a checkpoint."""
     store = store_name()
     with running_group(two, store=store, state=str(tmp_path), log="off") as run:
         execute(two["g1"], "g1", "INSERT INTO t VALUES (1, 0, '')")

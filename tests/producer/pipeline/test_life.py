@@ -51,7 +51,7 @@ def _arrived(server: Server, store: EventStore) -> bool:
 
 
 def survive(server: Server, mishap: Callable[[], None]) -> None:
-    """A mishap in mid-transaction; afterwards table ids begin anew, and tables must stay apart."""
+    """A mishap in mid-transaction; afterwards table ids begin again, and tables must stay apart."""
     with checked(server) as run:
         execute(
             server,
@@ -195,7 +195,7 @@ def link_up(replica: Server, primary: Server) -> None:
 
 @pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
 def test_failover(flavor: str, tmp_path: Path) -> None:
-    """When the first server of the list dies, the stream goes on at its replica by GTID, from the right transaction; where the
+    """When the first server of the list dies, the stream continues at its replica by GTID, from the right transaction; where the
     log names no columns, with what the schema history of the other knew there, whatever the files are called here."""
     plain = ["--binlog-row-metadata=" + ("NO_LOG" if flavor == "mariadb" else "MINIMAL")]
     replicates = [*plain, "--server-id=2", "--log-slave-updates" if flavor == "mariadb" else "--log-replica-updates"]
@@ -226,7 +226,7 @@ def test_failover(flavor: str, tmp_path: Path) -> None:
                 wait_for(lambda: not run.alive or _ends_like(replica, store), "the stream to continue at the replica")
             assert run.stop().reconnects >= 1
             execute(replica, "d", "INSERT INTO u (a) VALUES (4)")
-            again = Running(run.settings)  # it goes on with the history of its new server
+            again = Running(run.settings)  # it continues with the history of its new server
             with EventStore.attach(run.settings.store) as store:
                 wait_for(lambda: not again.alive or _ends_like(replica, store), "the stream to continue after a restart")
             again.stop()

@@ -114,7 +114,7 @@ def test_waits_for_what_may_be_older() -> None:
 
 
 def test_late_ones_come_as_they_arrive() -> None:
-    """What is older than what was put waits for nobody, and takes its turn by its arrival."""
+    """What is older than what was put waits for no source, and takes its turn by its arrival."""
     a, b = made = lanes("a", "b")
     merge = SourceMerge(made, 10.0)
     a.add(flush((100, 1, True)), 0.0, TODAY)
@@ -227,7 +227,7 @@ def test_a_place_of_one_source_is_refused(gtids: str) -> None:
 
 
 def test_lowest_places() -> None:
-    """Each source goes on where the last of the readers is with it; a checkpoint that does not know a source is refused."""
+    """Each source continues where the last of the readers is with it; a checkpoint that does not know a source is refused."""
 
     def at(**positions: Position) -> Position:
         return Position("x.000001", 9, sources=tuple(positions.items()))
@@ -247,7 +247,7 @@ def test_lowest_places() -> None:
 
 def test_positions_in_a_store() -> None:
     """In a store of several sources a place is what says where all of them stand; file and offset of one alone are refused.
-    A reader that comes back to a store made anew is given what it has not acked of any source, in whatever order it comes."""
+    A reader that comes back to a store made again is given what it has not acked of any source, in whatever order it comes."""
     name = f"group-positions-{os.getpid()}"
 
     def event(source: str, number: int, **counts: int) -> list[Event]:

@@ -271,7 +271,7 @@ def test_canal_clients_do_not_see_a_change(configured: Configured, database: str
 
 
 def test_a_damaged_request_is_answered(tmp_path: Path) -> None:
-    """A request that cannot be read says so, and stands in nobody's way."""
+    """A request that cannot be read says so, and is in no other request's way."""
     files = ControlFiles(Home(tmp_path / "s"))
     good = files.ask(RELOAD)
     (tmp_path / "s" / "control-x.request").write_text("{")

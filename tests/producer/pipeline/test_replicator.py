@@ -111,7 +111,7 @@ def test_a_stopped_producer_goes_on_where_it_was(any_server: Server, database: s
 
 
 def test_nothing_is_missed_when_nothing_was_put(any_server: Server, database: str) -> None:
-    """A producer that started at the current position and was stopped before any event goes on from that position."""
+    """A producer that started at the current position and was stopped before any event continues from that position."""
     with running(any_server) as run:
         run.stop()
         execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY)")
@@ -178,7 +178,7 @@ def test_a_producer_killed_inside_a_transaction_completes_it(any_server: Server,
 def test_stops_while_the_ring_is_full(
     any_server: Server, database: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A producer that waits for free space says who holds it up, ends within seconds when told to, and what it had read comes after
+    """A producer that waits for free space says who holds it up, ends within seconds on request, and what it had read comes after
     the next start."""
     monkeypatch.setattr(sink, "PATIENCE", 0.1)
     with running(any_server, capacity=16, transaction_events=4, log="off") as run:
@@ -204,7 +204,7 @@ def test_stops_while_the_ring_is_full(
 def test_a_stop_inside_a_compressed_transaction_is_orderly(
     mysql: Server, database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A producer told to stop while one event of the log is half put counts no reconnect, and does not say that it tries again."""
+    """A producer that is asked to stop while one event of the log is half put counts no reconnect, and does not say that it tries again."""
     with running(mysql, capacity=16, transaction_events=4, log="off") as run, EventStore.attach(run.settings.store) as store:
         store.subscribe("idle").close()
         execute(mysql, database, "CREATE TABLE t (id INT PRIMARY KEY)")
@@ -216,7 +216,7 @@ def test_a_stop_inside_a_compressed_transaction_is_orderly(
 
 
 class Clock:
-    """Time that goes on when somebody sleeps."""
+    """Time that continues when a thread sleeps."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -294,7 +294,7 @@ def test_empty_transactions_are_thinned(any_server: Server, database: str) -> No
 
 
 def test_a_second_producer_is_refused(any_server: Server) -> None:
-    """A store has one producer; the second is told so, and the first goes on."""
+    """A store has one producer; the second gets an error, and the first continues."""
     from shmstore import ProducerInUse
 
     with running(any_server) as run:
@@ -345,7 +345,7 @@ def test_a_store_that_was_made_in_vain(meanwhile: str) -> None:
 
 
 def test_the_sizes_of_a_store_that_is_there(caplog: pytest.LogCaptureFixture) -> None:
-    """The log's limits hold at once, the ring's size as soon as nobody uses it; what is not asked for stays, and who is refused changes nothing."""
+    """The log's limits hold at once, the ring's size as soon as no process uses it; what is not asked for stays, and who is refused changes nothing."""
     name = store_name()
     sizes = producer.Settings(store=name, capacity=32, memory_unit=64, log_size="20m", log_keep="1h")
     try:
@@ -385,7 +385,7 @@ def test_rows_larger_than_the_ring(any_server: Server, database: str) -> None:
 
 
 def test_a_store_in_a_file(mariadb: Server, database: str, tmp_path: Path) -> None:
-    """With store_path the store lives in a file, with checksums, and the producer goes on in it."""
+    """With store_path the store lives in a file, with checksums, and the producer continues in it."""
     settings = producer.Settings(store=store_name(), port=mariadb.port, store_path=str(tmp_path / "ring"))
     run = Running(settings)
     wait_for((tmp_path / "ring").exists, "the file")
@@ -405,7 +405,7 @@ def test_a_store_in_a_file(mariadb: Server, database: str, tmp_path: Path) -> No
 
 
 def test_several_sources(mariadb: Server, mysql: Server) -> None:
-    """run_all replicates each source into its store until told to stop."""
+    """run_all replicates each source into its store until asked to stop."""
     names = [store_name(), store_name()]
     both = [producer.Settings(store=name, port=server.port) for name, server in zip(names, (mariadb, mysql), strict=True)]
     try:

@@ -106,7 +106,7 @@ def test_the_lag_is_by_the_sources_calendar(
 
 
 def test_a_store_that_is_removed_ends_its_producer(mariadb: Server, database: str) -> None:
-    """A producer that has nothing to put notices, too, that its store is gone: it ends, and says so, instead of reading on for nobody."""
+    """A producer that has nothing to put notices, too, that its store is gone: it ends, and says so, instead of reading on for no reader."""
     with running(mariadb, include=(f"{database}.*",)) as run:
         EventStore.unlink(run.settings.store)
         with pytest.raises(StoreClosed, match="was removed"):

@@ -60,7 +60,7 @@ def test_a_disk_smaller_than_the_log_may_be(monkeypatch: pytest.MonkeyPatch, cap
 
 
 def test_what_each_sink_promises(of_one_source: Sink, store: EventStore) -> None:
-    """The store is claimed at once. A source goes on where it was first begun, however often that is said, until something was put;
+    """The store is claimed at once. A source continues where it was first begun, however often that is repeated, until something was put;
     then behind that, whatever becomes of the memory that it was put from."""
     one = of_one_source
     assert store.stat().producer_pid
@@ -81,7 +81,7 @@ def test_what_each_sink_promises(of_one_source: Sink, store: EventStore) -> None
 
 
 class Waiter:
-    """Puts while nobody acks, for as many looks as are given, and acks then."""
+    """Puts while no reader acks, for as many looks as are given, and acks then."""
 
     def __init__(self, store: EventStore) -> None:
         self.reader = store.subscribe("slow")
@@ -106,7 +106,7 @@ def said(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_wait_is_told(store: EventStore, caplog: pytest.LogCaptureFixture, closed: bool) -> None:
-    """A put that waits says once which store, for how much free space, which subscription is slowest and who reads it; then, that it goes on."""
+    """A put that waits says once which store, for how much free space, which subscription is slowest and who reads it; then, that it continues."""
     caplog.set_level(logging.INFO)
     waiter = Waiter(store)
     quick = store.subscribe("quick")
@@ -145,7 +145,7 @@ def test_a_short_wait_is_not_told(store: EventStore, caplog: pytest.LogCaptureFi
 
 
 def test_a_long_wait_is_told_again(store: EventStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wait that lasts is told again and again, but no more often than once in a while, over several puts too."""
+    """A wait that lasts is reported again and again, but no more often than once in a while, over several puts too."""
     waiter = Waiter(store)
     waiter.put(9, 8)
     waiter.put(9, 8, looks=20)
@@ -157,7 +157,7 @@ def test_a_long_wait_is_told_again(store: EventStore, caplog: pytest.LogCaptureF
 
 
 def test_an_event_larger_than_the_ring(store: EventStore, caplog: pytest.LogCaptureFixture) -> None:
-    """An event that needs a segment of its own waits for everybody, though half of the ring is free: the line says why."""
+    """An event that needs a segment of its own waits for all readers, though half of the ring is free: the line says why."""
     waiter = Waiter(store)
     waiter.put(9, 1)
     assert waiter.put(5000, 1, looks=20)

@@ -43,7 +43,7 @@ def now(server: Server) -> Position:
 
 
 def starts(server: Server, **options: Any) -> None:
-    """A producer with these options goes on with exactly the next change, and says the server's own GTID set behind it."""
+    """A producer with these options continues with exactly the next change, and says the server's own GTID set behind it."""
     with running(server, include=("d.u",), **options) as run:
         execute(server, "d", "DELETE FROM u", "INSERT INTO u VALUES (7)")
         events = [event for event in events_of(run, server) if event.rows]
@@ -60,7 +60,7 @@ def events_gtids(server: Server) -> str:
 
 @pytest.mark.parametrize("gtid", ["auto", "off"])
 def test_it_starts_behind_a_large_event(server: Server, gtid: str, caplog: pytest.LogCaptureFixture) -> None:
-    """At the latest place, at FILE:OFFSET, at a time, and with a snapshot of what is there."""
+    """At the latest place, at FILE:OFFSET, at a time, and with a snapshot of the tables."""
     starts(server, gtid=gtid)
     place = now(server)
     starts(server, gtid=gtid, start=f"{place.file}:{place.offset}")
@@ -131,5 +131,5 @@ def test_the_doctor_says_so(server: Server) -> None:
 
 
 def test_purged_behind_a_large_event(server: Server) -> None:
-    """With on_purged = latest a producer whose place is purged goes on behind the event."""
+    """With on_purged = latest a producer whose place is purged continues behind the event."""
     starts(server, start="binlog.000000:4", on_purged="latest")

@@ -31,7 +31,7 @@ def test_a_stop_is_no_error_of_the_source(tmp_path: Path) -> None:
 def test_a_producer_that_is_stopped_while_it_looks_for_its_start_ends(
     tmp_path: Path, store_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It returns its summary at once; no link is said to be lost, and none is tried again."""
+    """It returns its summary at once; no link is reported as lost, and none is tried again."""
     looks = iter([False])  # before the search; asked to stop from then on
     log_file(tmp_path)
     settings = producer.Settings(store=store_name, binlog=str(tmp_path), start="binlog.000001:4000", log="off")

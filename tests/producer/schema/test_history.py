@@ -159,7 +159,7 @@ def test_a_snapshot_of_one_database_replaces_only_it() -> None:
 
 
 def test_a_line_cut_by_a_crash_does_not_count(tmp_path: Path) -> None:
-    """The file ends where its last whole line ends, and goes on from there."""
+    """The file ends where its last whole line ends, and continues from there."""
     path = tmp_path / "history"
     history = SchemaHistory(path)
     history.snapshot(Server9(("a", "int")), at(100))
@@ -311,7 +311,7 @@ def test_other_statements_change_nothing(sql: str) -> None:
 
 
 def test_a_view_changes_no_table() -> None:
-    """It is noted, because a CREATE TABLE IF NOT EXISTS makes none where a view has the name; nothing else is said to have changed."""
+    """It is noted, because a CREATE TABLE IF NOT EXISTS makes none where a view has the name; nothing else is reported as changed."""
     history = SchemaHistory()
     history.begin(Position("log.1", 4), {("d", "t"): Table((Column("a", "int"),))})
     before = dict(history.tables)

@@ -112,7 +112,7 @@ def query(server: Server, sql: str) -> list[tuple[str, ...]]:
 
 @pytest.mark.server
 def test_a_restart_far_behind(mysql: Server, database: str) -> None:
-    """Where the binlog names the columns nothing else is kept: a producer that goes on behind DDLs begins with what it wrote down."""
+    """Where the binlog names the columns nothing else is kept: a producer that continues behind DDLs begins with what it wrote down."""
     execute(mysql, database, "CREATE TABLE t (id INT PRIMARY KEY, a INT)")
     with running(mysql, include=(f"{database}.*",)) as run:
         assert defined(run, database, "t") is not None

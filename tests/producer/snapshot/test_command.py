@@ -117,7 +117,7 @@ def test_a_part_of_tables_is_asked_for(file: ProgressFile, store: EventStore, ca
 
 
 def test_the_status_is_a_line_for_each_table(file: ProgressFile, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rows, rate, what is left; what failed is said, and is the exit code; a damaged file is an error that names it."""
+    """Rows, rate, what is left; what failed is shown, and is the exit code; a damaged file is an error that names it."""
     progress = Progress(7)
     progress.take(SnapshotRequest("r"), [("shop", "orders"), ("shop", "users"), ("shop", "log")])
     for task, place in zip(

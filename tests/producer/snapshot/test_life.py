@@ -1,4 +1,4 @@
-"""Snapshots that are cut short, asked for, refused: nothing is lost, nothing starts over, and what cannot be done is said."""
+"""Snapshots that are cut short, asked for, refused: nothing is lost, nothing starts over, and what cannot be done is reported."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def options(tmp_path: Path, database: str) -> dict[str, Any]:
 def test_tables_are_asked_for_while_streaming_goes_on(
     any_server: Server, database: str, options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Only the tables that a request names are read, each request from its beginning; one that names none is told so."""
+    """Only the tables that a request names are read, each request from its beginning; one that names none gets an error."""
     for table in ("t", "other"):
         fill(any_server, database, 1000, table)
     with running(any_server, **options) as run:
@@ -154,7 +154,7 @@ def test_tables_are_asked_for_while_streaming_goes_on(
 
 
 def test_a_damaged_request_is_refused_alone(any_server: Server, database: str, options: dict[str, Any]) -> None:
-    """A request that cannot be read, or whose pattern cannot, is told and is out of the way of those before and behind it."""
+    """A request that cannot be read, or whose pattern cannot, is reported and is out of the way of those before and behind it."""
     for table in ("t", "u"):
         fill(any_server, database, 20, table)
     store = store_name()
@@ -177,7 +177,7 @@ def test_a_damaged_request_is_refused_alone(any_server: Server, database: str, o
 
 @pytest.mark.long
 def test_cancel_leaves_out_what_is_not_read_yet(any_server: Server, database: str, options: dict[str, Any]) -> None:
-    """What is in the store stays; the stream goes on, and a later request begins at the beginning."""
+    """What is in the store stays; the stream continues, and a later request begins at the beginning."""
     fill(any_server, database, 20_000)
     with running(any_server, **{**options, "snapshot": "initial", "snapshot_chunk": 20}) as run:
         store, state = run.settings.store, run.settings.state
@@ -246,7 +246,7 @@ class Kept:
 
 
 def test_a_purged_start_is_repaired_by_a_snapshot(any_server: Server, database: str, options: dict[str, Any]) -> None:
-    """on_purged = snapshot: what is there now is read again, and a reader from before goes on without an error, in a store without a log."""
+    """on_purged = snapshot: the present rows are read again, and a reader from before continues without an error, in a store without a log."""
     options = {**options, "log": "off"}
     with start_server(any_server.flavor) as server:
         execute(server, "", f"CREATE DATABASE {database}")
@@ -284,7 +284,7 @@ def test_a_purged_start_is_repaired_by_a_snapshot(any_server: Server, database: 
 
 
 def test_a_missing_privilege_is_named(any_server: Server, database: str, options: dict[str, Any]) -> None:
-    """Without SELECT no table is seen: an initial snapshot does not begin, a request fails with the GRANT, and streaming goes on."""
+    """Without SELECT no table is seen: an initial snapshot does not begin, a request fails with the GRANT, and streaming continues."""
     fill(any_server, database, 10)
     account = f"'snap{random.randrange(1 << 30)}'@'%'"
     word = "BINLOG MONITOR" if any_server.flavor == "mariadb" else "REPLICATION CLIENT"
@@ -339,7 +339,7 @@ def test_fewer_connections_do_where_the_server_gives_no_more(
 def test_a_table_without_a_key_shows_how_far_it_is(
     any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows are counted while it is read; a producer that goes on in the middle reads and counts from its beginning."""
+    """Its rows are counted while it is read; a producer that continues in the middle reads and counts from its beginning."""
     monkeypatch.setattr(runner, "SLICE", 1e-4)  # the first rows fit into the ring, and are shown, however fast they are read
     monkeypatch.setattr(runner, "SHOWN", 0.0)
     execute(any_server, database, "CREATE TABLE t (v INT)", f"INSERT INTO t VALUES {','.join(['(1)'] * 1000)}")

@@ -198,7 +198,7 @@ def test_a_part_and_the_whole_are_different_wishes() -> None:
 
 
 def test_a_wish_that_replaces_copies_is_not_served_by_one_that_does_not() -> None:
-    """A copy takes the rows of a repair in place of its own, and those of a snapshot that was asked for beside them."""
+    """A copy takes the rows of a repair in place of its own, and those of a snapshot that was asked for next to them."""
     progress = Progress()
     for number, reason in enumerate(["asked", "repair", "missing", "repair", "purged", "asked"]):
         progress.take(SnapshotRequest(str(number), ("d.t",), reason), [("d", "t")])
@@ -225,7 +225,7 @@ def test_the_request_is_kept_over_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_part_survives_kill_9(any_server: Server, database: str, tmp_path: Path, seed: int) -> None:
-    """Three kills: it goes on behind the chunks that were put, with its condition and columns; each row that is wanted has come."""
+    """Three kills: it continues behind the chunks that were put, with its condition and columns; each row that is wanted has come."""
     chance, store, chunk, rows = random.Random(seed), store_name(), 50, 3000
     start = "{}:{}".format(*end_of_log(any_server))
     fill(any_server, database, rows)

@@ -75,7 +75,7 @@ def test_a_reader_may_begin_at_the_first_event_of_a_table(any_server: Server, da
 def test_an_initial_snapshot_under_load_ends_equal_to_select(
     any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, misses: int
 ) -> None:
-    """Inserts, updates, deletes, key changes, rollbacks and a DDL go on while the table is read, chunk by chunk.
+    """Inserts, updates, deletes, key changes, rollbacks and a DDL continue while the table is read, chunk by chunk.
 
     Also where the stream is fed event by event, as it is when its transactions' ends are not met by chance.
     """
@@ -360,7 +360,7 @@ def test_a_new_link_of_the_stream_ends_the_wait_for_one_of_the_snapshot(
 def test_where_a_chunk_ends_is_not_waited_for(
     any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While the server thinks about it the stream goes on; a server that never answers is asked again over another link."""
+    """While the server thinks about it the stream continues; a server that never answers is asked again over another link."""
     fill(any_server, database, 40)
     take, silent = EndAsked.take, [True]
 
@@ -389,7 +389,7 @@ def test_where_a_chunk_ends_is_not_waited_for(
 def test_no_read_stays_open_when_the_stream_ends(
     any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    """A consistent read makes the server keep old rows: it ends with the stream, told to stop or lost, not at the next link."""
+    """A consistent read makes the server keep old rows: it ends with the stream, stopped or lost, not at the next link."""
     fill(any_server, database, 20)
     sessions, begun = list[ServerSession](), list[Any]()
 

@@ -86,7 +86,7 @@ def test_the_rows_and_the_stream_from_there_are_the_table(
 
 
 def test_rows_that_move_between_parts_stand_under_their_new_key_alone(run: Running, any_server: Server, database: str) -> None:
-    """From a part that was read into one that was not, and the other way round: so it is with the stream, and not without it."""
+    """From a part that was read into one that was not, and the other way round: with the stream, and not without it."""
     fill(any_server, database, 80)
     execute(any_server, database, "ANALYZE TABLE t")
     table = ServerTables(run.settings).open(f"{database}.t", parts=4)

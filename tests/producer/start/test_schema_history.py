@@ -63,8 +63,8 @@ def test_metadata_minimal(flavor: str, tmp_path: Path) -> None:
 
 
 def test_a_gap_in_the_history_is_noticed(tmp_path: Path) -> None:
-    """DDLs that no producer followed: start = latest takes the tables anew, a position behind what is known is refused; a
-    MariaDB that was made anew is not read with the tables of the old one."""
+    """DDLs that no producer followed: start = latest takes the tables again, a position behind what is known is refused; a
+    MariaDB that was made again is not read with the tables of the old one."""
     options = {"store": store_name(), "schema_history": "on", "state": str(tmp_path), "log": "off"}
     for made in range(2):
         with start_server("mariadb", options=["--binlog-row-metadata=NO_LOG"]) as server:
@@ -97,7 +97,7 @@ def place_of(server: Server) -> str:
 
 
 def test_mariadb_types_that_look_like_binary(mariadb: Server, database: str) -> None:
-    """UUID and INET columns, BINARY in the log, are told by asking the server; also after an ALTER that adds one."""
+    """UUID and INET columns, BINARY in the log, are known by asking the server; also after an ALTER that adds one."""
     with running(mariadb) as run:
         execute(mariadb, database, "CREATE TABLE t (id INT PRIMARY KEY, u UUID, b BINARY(16))")
         value = "123e4567-e89b-12d3-a456-426655440000"
@@ -174,7 +174,7 @@ def records(run: Running, server: Server) -> list[dict[str, object] | None]:
 @pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
 def test_full_metadata_is_lost(flavor: str, tmp_path: Path) -> None:
     """What was known of tables while the log named columns is used where it does not any more: at once, after DDLs, after a restart
-    of the producer, and of tables that had no row before; and FULL again goes on, too."""
+    of the producer, and of tables that had no row before; and FULL again continues, too."""
     lose, gain = (f"SET GLOBAL binlog_row_metadata = {level}" for level in (LESS[flavor], "FULL"))
     with start_server(flavor) as server:
         execute(
@@ -216,7 +216,7 @@ def test_full_metadata_is_lost(flavor: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
 def test_a_ddl_that_was_not_logged(flavor: str, tmp_path: Path) -> None:
-    """It stops with the two forms, and says that the present definition fits; --schema-history now goes on with that, which is kept."""
+    """It stops with the two forms, and says that the present definition fits; --schema-history now continues with that, which is kept."""
     with start_server(flavor, options=[f"--binlog-row-metadata={LESS[flavor]}"]) as server:
         execute(
             server, "mysql", "CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY, price DECIMAL(10,2), name VARCHAR(20))"

@@ -126,7 +126,7 @@ def test_a_tail_is_passed_over(order: int, part: int) -> None:
 
 @pytest.mark.parametrize("compiled_code", [True, False])
 def test_what_was_taken_stays_as_it_is(compiled_code: bool, seed: int) -> None:
-    """A flush that somebody holds is not changed by what comes next, be it larger, or a new beginning; nor is a copy needed."""
+    """A flush that is still held is not changed by what comes next, be it larger, or a new beginning; nor is a copy needed."""
     rng = random.Random(seed)
     buffer = new_buffer(compiled_code=compiled_code, events=10, size=10_000)
     held: list[tuple[Flush, bytes, list[int]]] = []
@@ -223,7 +223,7 @@ def test_an_empty_transaction_does_not_pass_inside_another() -> None:
 
 @pytest.mark.parametrize(("start", "ends"), [(0xFFFFFF00, [0x10, 0x90]), (5 << 32, [4, 900])])
 def test_positions_beyond_4_gib(start: int, ends: list[int]) -> None:
-    """A log_pos has 32 bits; in a longer file the position goes on counting."""
+    """A log_pos has 32 bits; in a longer file the position continues counting."""
     writer = EventWriter(TransactionBuffer(events=10, size=1000), TransactionState())
     writer.state.move("binlog.000001", start)
     seen = []

@@ -131,7 +131,7 @@ def test_an_unfinished_transaction_is_forgotten() -> None:
 
 
 def test_another_transaction_than_the_tails_is_refused() -> None:
-    """The store ends inside one transaction and the server goes on with another: nothing can be right then."""
+    """The store ends inside one transaction and the server continues with another: nothing can be right then."""
     decoder, _ = decoder_of(skip_errors=True)
     start(decoder, HalfTransaction(f"{UUID}:5", 3, 0))
     with pytest.raises(TransactionBroken, match=rf"binlog\.000001:150: .*inside transaction {UUID}:5.*{UUID}:6"):

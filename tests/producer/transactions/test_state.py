@@ -63,7 +63,7 @@ def test_a_rollback(state: TransactionState) -> None:
 
 
 def test_savepoints(state: TransactionState) -> None:
-    """What was counted since is taken back; the savepoint stays; order goes on, because it counts what the binlog has."""
+    """What was counted since is taken back; the savepoint stays; order continues, because it counts what the binlog has."""
     state.begin(f"{UUID}:5", 50)
     state.opened()
     state.count(1)

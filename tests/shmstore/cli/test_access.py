@@ -72,7 +72,7 @@ def replace(file: Path, secret: str) -> None:
 
 
 def test_metrics_with_tls_and_a_password(tmp_path: Path) -> None:
-    """Both pages answer over TLS to who knows the user name and the password alone; a rotated password counts at once."""
+    """Both pages answer over TLS to a client that has both user name and password; a rotated password counts at once."""
     chain, key = self_signed(tmp_path)
     password = tmp_path / "password"
     password.write_text("first\n")
@@ -135,7 +135,7 @@ def test_serve_reads_a_rotated_password(tmp_path: Path) -> None:
 
 
 def test_the_counters_of_serve(store: EventStore, tmp_path: Path) -> None:
-    """Both protocols on one page, over TLS, to who knows a password that is not the clients'."""
+    """Both protocols on one page, over TLS, to a client with a password that is not the clients'."""
     store.put(transaction(0))
     chain, key = self_signed(tmp_path)
     for name in ("clients", "counters"):

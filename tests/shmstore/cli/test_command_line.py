@@ -95,7 +95,7 @@ def test_serve_knows_every_setting() -> None:
 
 
 def test_tail_says_what_its_formats_leave_out(capsys: pytest.CaptureFixture[str]) -> None:
-    """The help of `tail` has a paragraph on each format, and says what a shape lacks beside the tool that it is of."""
+    """The help of `tail` has a paragraph on each format, and says what a shape lacks compared with the tool that it comes from."""
     with pytest.raises(SystemExit):
         commands().parser.parse_args(["tail", "--help"])
     text = capsys.readouterr().out.partition("formats:")[2]

@@ -42,11 +42,11 @@ def test_missing_packages_have_an_extra() -> None:
     assert missing("google.protobuf") == f"protobuf is not installed: {install('server')}"
     assert missing("pyspark.sql") == f"pyspark is not installed: {install('spark')}"
     assert missing("pymysqlreplication") == f"mysql-replication is not installed: {install('mysql')}"
-    assert missing("somebody") is missing(None) is None
+    assert missing("a_package") is missing(None) is None
 
 
 def test_what_is_missing_can_be_installed() -> None:
-    """Each package that is said to be missing is one that the extra named brings, in a checkout: no index has the project."""
+    """Each package that a message calls missing is one that the extra named brings, in a checkout: no index has the project."""
     extras = tomllib.loads((Path(__file__).resolve().parents[3] / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]

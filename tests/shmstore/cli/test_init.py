@@ -60,7 +60,7 @@ def test_a_server_that_does_not_answer(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 class Terminal:
-    """`shmstore init` in a terminal of its own, as somebody who reads what it asks and types."""
+    """`shmstore init` in a terminal of its own, as a person who reads its questions and types."""
 
     def __init__(self, folder: Path, *words: str, **environment: str) -> None:
         self.pid, self._terminal = pty.fork()
@@ -99,7 +99,7 @@ class Terminal:
 
 @pytest.mark.server
 def test_questions(mariadb: Server, tmp_path: Path) -> None:
-    """At a terminal it asks, with defaults; what is wrong is said and asked again; the password is neither shown nor written."""
+    """At a terminal it asks, with defaults; a wrong answer is reported and asked again; the password is neither shown nor written."""
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE IF NOT EXISTS asked")
         cursor.execute("CREATE TABLE IF NOT EXISTS asked.t (id INT PRIMARY KEY)")

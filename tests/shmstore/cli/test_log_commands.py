@@ -132,7 +132,7 @@ def test_when_the_log_will_be_full(logged: EventStore) -> None:
     [(0, "0 s"), (90, "90 s"), (1800, "30 min"), (86400, "24 h"), (5400.0 * 3, "4.5 h"), (7 * 86400, "7 days")],
 )
 def test_span(seconds: float, text: str) -> None:
-    """A length of time has the unit in which it is said."""
+    """A length of time is shown in the unit in which it was given."""
     assert text_report.span(seconds) == text
 
 
@@ -194,8 +194,8 @@ def test_verify_a_copy(logged: EventStore, state: Path, tmp_path: Path) -> None:
 
 
 def test_trim(logged: EventStore, state: Path) -> None:
-    """`log trim` removes whole files of what every reader has acked, says what and who needs the rest, beside a living producer; the
-    newest file stays, and readers go on."""
+    """`log trim` removes whole files of what every reader has acked, says what it removed and which reader needs the rest, next to a living producer; the
+    newest file stays, and readers continue."""
     name = logged.name
     _, out, complaint = ran("log", "trim", name, "--before", "latest")
     assert out == f"{name}: removed nothing: no whole file of the log is before that and acked by all; the oldest event is 0\n"
@@ -294,7 +294,7 @@ def test_seek(logged: EventStore) -> None:
     with logged.subscribe("slow") as slow:
         assert slow.get(limit_events=1, timeout=0).first == 1234
         assert "has a reader" in run("seek", name, "slow", "latest", code=2)
-    assert "no subscription 'nobody'" in run("seek", name, "nobody", "latest", code=2)
+    assert "no subscription 'unknown'" in run("seek", name, "unknown", "latest", code=2)
     assert "it keeps 0 to 2999" in run("seek", name, "slow", "5000", code=2)
 
 

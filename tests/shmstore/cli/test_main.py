@@ -189,25 +189,25 @@ def test_metrics_endpoint(store: EventStore) -> None:
 
 
 def test_metrics_of_a_store_that_is_missing(store: EventStore) -> None:
-    """A store that is named and missing is down beside the figures of the others, said on stderr, and exit code 1; over HTTP /healthz is 503
+    """A store that is named and missing is down next to the figures of the others, reported on stderr, and exit code 1; over HTTP /healthz is 503
     and says so, and /metrics has the others."""
     store.put([insert(0), end(0)])
-    code, out, complaint = ran("metrics", store.name, "nobody")
+    code, out, complaint = ran("metrics", store.name, "unknown")
     assert (code, complaint) == (
         1,
-        "shmstore: no store 'nobody' (/dev/shm/shmstore.nobody): `shmstore ls` lists the stores of this host\n",
+        "shmstore: no store 'unknown' (/dev/shm/shmstore.unknown): `shmstore ls` lists the stores of this host\n",
     )
-    assert {f'shmstore_up{{store="{store.name}"}} 1', 'shmstore_up{store="nobody"} 0'} <= set(out.splitlines())
-    process = started("metrics", store.name, "nobody", "--listen", "127.0.0.1:0")
+    assert {f'shmstore_up{{store="{store.name}"}} 1', 'shmstore_up{store="unknown"} 0'} <= set(out.splitlines())
+    process = started("metrics", store.name, "unknown", "--listen", "127.0.0.1:0")
     assert process.stderr is not None
     url = f"http://{process.stderr.readline().split()[-1]}"
     with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     assert f'shmstore_put_events_total{{store="{store.name}"}} 2\n' in text
-    assert 'shmstore_up{store="nobody"} 0\n' in text
+    assert 'shmstore_up{store="unknown"} 0\n' in text
     with pytest.raises(urllib.error.HTTPError, match="503") as ill:
         urllib.request.urlopen(f"{url}/healthz", timeout=30)
-    assert ill.value.read().decode().startswith("no store 'nobody'")
+    assert ill.value.read().decode().startswith("no store 'unknown'")
     process.terminate()
     process.communicate(timeout=30)
 
@@ -280,7 +280,7 @@ def test_unsubscribe(store: EventStore, state: Path) -> None:
 
 
 def test_tail_peeks_by_default(store: EventStore) -> None:
-    """Without a subscription `tail` prints what is there in UTF-8 and leaves no trace; --from and --tables choose."""
+    """Without a subscription `tail` prints the present events in UTF-8 and leaves no trace; --from and --tables choose."""
     for number in range(3):
         store.put([insert(number), insert(number, "log"), end(number)])
     lines = [json.loads(line) for line in run("tail", store.name, "--no-follow").splitlines()]
@@ -361,7 +361,7 @@ def test_tail_of_a_moving_ring(store: EventStore) -> None:
 
 
 def test_tail_says_what_it_missed(store: EventStore) -> None:
-    """When the ring moves on while a peek waits for its reader, it goes on at the oldest event and counts the others on stderr."""
+    """When the ring moves on while a peek waits for its reader, it continues at the oldest event and counts the others on stderr."""
     with store.subscribe("audit") as audit:
         store.put([insert(0), end(0)])
         process = started("tail", store.name, "--tables", "shop.*")

@@ -142,7 +142,7 @@ def test_lost_subscription(name: str) -> None:
 
 @pytest.mark.parametrize(("words", "output", "code"), [("ls", ">/dev/full", 2), ("ls", ">&-", 0), ("tail NAME", ">&-", 2)])
 def test_output_that_cannot_be_written(name: str, words: str, output: str, code: int) -> None:
-    """A full disk is one line and exit code 2, and output that nobody wants is no error."""
+    """A full disk is one line and exit code 2, and output that no process reads is no error."""
     line = f"{shlex.join(COMMAND)} {words.replace('NAME', name)} {output}"
     done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr.count("\n")) == (code, 1 if code else 0), done.stderr
@@ -277,4 +277,4 @@ def test_ctrl_c_at_any_moment_of_the_start() -> None:
         time.sleep(0.1 + moments.random() * 0.5)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
-        assert process.returncode in (130, -signal.SIGINT, 1), seed  # the last two: in what Python does before any of ours
+        assert process.returncode in (130, -signal.SIGINT, 1), seed  # the last two: in what Python does before our code

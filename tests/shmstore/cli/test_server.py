@@ -99,7 +99,7 @@ def produces(name: str) -> bool:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 0)])
 def test_produce_and_tail(own: Server, name: str, number: signal.Signals, code: int) -> None:
-    """What is committed on the server comes out of `tail`; a signal ends the producer in order, and the next one goes on."""
+    """What is committed on the server comes out of `tail`; a signal ends the producer in order, and the next one continues."""
     execute(own, "TRUNCATE shop.orders")
     words = ["produce", "--port", str(own.port), "--user", "repl", "--store", name, "--include", "shop.orders"]
     tail = [*COMMAND, "tail", name, "--subscription", "out", "--tables", "shop.*", "--count", "2"]
@@ -117,7 +117,7 @@ def test_produce_and_tail(own: Server, name: str, number: signal.Signals, code: 
         assert (producer.returncode, out) == (code, ""), log
         assert "put 2 rows" in log
         assert "s3cret-word" not in log
-        execute(own, "DELETE FROM shop.orders WHERE id = 1")  # while nobody looks
+        execute(own, "DELETE FROM shop.orders WHERE id = 1")  # while no process reads
     assert [(each["op"], each["before"], each["after"]) for each in seen] == [
         ("insert", None, {"id": 1, "note": "ä"}),
         ("insert", None, {"id": 2, "note": None}),
@@ -130,7 +130,7 @@ def test_refusals_name_the_fix(own: Server, name: str) -> None:
     """A server that cannot be read from as it is: one line that names the fix, exit code 2, no store left behind."""
     at = ["--port", str(own.port), "--store", name]
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody else gets the port, and nobody answers there
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: no other process gets the port, and none answers there
         assert "is the server running" in refused("produce", "--port", str(taken.getsockname()[1]), "--store", name)
     assert "no.such.host" in refused("produce", "--host", "no.such.host.invalid", "--store", name)
     complaint = refused("produce", *at, "--user", "repl", SHMSTORE_PASSWORD="wr0ng-word")
@@ -166,7 +166,7 @@ def test_binlog_off(name: str) -> None:
 
 
 def test_second_producer(own: Server, name: str) -> None:
-    """A second producer on a store is refused with the first one's pid, and the first goes on."""
+    """A second producer on a store is refused with the first one's pid, and the first continues."""
     words = ["produce", "--port", str(own.port), "--store", name]
     producer = started(*words)
     try:
@@ -248,7 +248,7 @@ def test_serve_takes_limits(name: str, tmp_path: Path) -> None:
         )
         with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
             assert client.recv(64)
-            assert client.recv(64) == b""  # nobody logged in for a second
+            assert client.recv(64) == b""  # no login within a second
         with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
             assert client.recv(64)
             client.sendall(struct.pack(">I", 101))

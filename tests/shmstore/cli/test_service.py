@@ -100,7 +100,7 @@ def test_a_producer_is_ready_when_its_source_is_read(mariadb: Server, systemd: S
 
 
 def test_a_server_is_ready_when_it_listens(systemd: Systemd) -> None:
-    """And its event loop goes round."""
+    """And its event loop keeps running."""
     process = started("serve", "--listen", "127.0.0.1:0")
     try:
         systemd.hear("READY=1", process)

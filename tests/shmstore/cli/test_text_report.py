@@ -30,7 +30,7 @@ def test_quantity(size: int, text: str) -> None:
 
 
 def test_owner() -> None:
-    """Nobody, a living owner and one that died are different texts."""
+    """No owner, a living owner and one that died are different texts."""
     assert [text_report.owner(0, False), text_report.owner(7, True), text_report.owner(7, False)] == [
         "none",
         "pid 7",
@@ -66,7 +66,7 @@ def test_a_producer_that_waits_for_free_space_is_seen(make: Callable[..., EventS
     slow.ack(slow.get(limit_events=1, timeout=0))
     slow.close()
     assert store.stat().space_wanted is None
-    assert "waits" not in text_report.page(store.stat())  # full, but nobody wants more
+    assert "waits" not in text_report.page(store.stat())  # full, but no reader wants more
     with pytest.raises(StoreFull):
         store.put([b"x"] * 2, timeout=0)
     assert store.stat().space_wanted == 1

@@ -82,7 +82,7 @@ def test_values_are_those_of_iteration(way: str, batch_of: Callable[[list[bytes]
 
 
 def _arrow(values: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What Arrow gives back for the Python values of a row: 64-bit unsigned as decimals, floats at their width, digits of 65 as text."""
+    """What Arrow returns for the Python values of a row: 64-bit unsigned as decimals, floats at their width, digits of 65 as text."""
     if values is None:
         return None
     changed = dict(values)
@@ -165,7 +165,7 @@ def test_a_table_without_a_row_in_the_batch(way: str, make: Callable[..., EventS
 
 
 def test_tables_are_chosen_by_name(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
-    """One table's rows, in order; a batch with several must be told which, and says which there are."""
+    """One table's rows, in order; a batch with several needs the name, and the error lists them."""
     other = NARROW._replace(table="other")
     payloads = [rows_event(i, EventType.INSERT, None, [[i, "x"]], NARROW if i % 3 else other) for i in range(9)]
     batch = batch_of([other_event(0, EntryType.BEGIN), *payloads, other_event(9, EntryType.END)])
@@ -241,7 +241,7 @@ def test_partial_images(way: str, batch_of: Callable[[list[bytes]], Batch]) -> N
 
 
 def test_rows_of_a_snapshot_with_some_columns(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
-    """They are left out, for that somebody asked for a part of a table is no error of the others; or have NULL where that is asked for."""
+    """They are left out, because a request for a part of a table is no error of the other rows; or have NULL where that is asked for."""
     payloads = [
         rows_event(0, EventType.READ, None, [[1]], NARROW, columns=[0]),
         rows_event(1, EventType.INSERT, None, [[2, "x"], [3, "y"]], NARROW),

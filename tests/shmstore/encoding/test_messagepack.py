@@ -129,7 +129,7 @@ def test_a_field_of_another_type_is_refused(either: str, read: Callable[[bytes],
     ids=str,
 )
 def test_another_shape_is_refused(either: str, read: Callable[[bytes], Any], event: Any) -> None:
-    """An event is an array of five: the format, a header of fifteen fields, where its sources go on, bytes or nil, and one more."""
+    """An event is an array of five: the format, a header of fifteen fields, where its sources continue, bytes or nil, and one more."""
     with pytest.raises(StoreCorrupt):
         read(msgpack.packb(event))
 

@@ -1,4 +1,4 @@
-"""An event of one's own is checked when it is put: whoever reads it could only say that it is damaged."""
+"""An event of your own is checked when it is put: a reader could only say that it is damaged."""
 
 from __future__ import annotations
 

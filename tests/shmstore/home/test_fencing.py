@@ -1,4 +1,4 @@
-"""shmstore/home: whose write into a home counts. Each is by the present owner, of the present store, and never behind what is there."""
+"""shmstore/home: whose write into a home counts. Each is by the present owner, of the present store, and never behind what the home has."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_an_owner_before_the_present_one(name: str) -> None:
     take_memory_away(name)
     old.ack(2)
     old.save_checkpoint()
-    assert acked(name) == 2  # nobody else can own it yet
+    assert acked(name) == 2  # no other reader can own it yet
     other = EventStore.attach(name)
     with other.subscribe("r") as new:
         assert new.ack_cursor.sequence == 2
@@ -143,7 +143,7 @@ def test_two_segments_of_one_home(name: str) -> None:
 
 
 def test_an_evicted_reader_does_not_undo_that(name: str) -> None:
-    """What says that it was evicted stays on disk, whatever it acks after, so a reboot does not let it go on as if nothing were missing."""
+    """What says that it was evicted stays on disk, whatever it acks after, so a reboot does not let it continue as if nothing were missing."""
     with filled(name) as store:
         reader = store.subscribe("r")
         reader.ack(reader.get(limit_events=3))
@@ -295,7 +295,7 @@ def test_what_is_in_the_file(name: str) -> None:
 
 
 class Stopped:
-    """A thread that does `work` and stops at the k-th line of the home's modules, until it may go on; `lines` is how many it came by."""
+    """A thread that does `work` and stops at the k-th line of the home's modules, until it may continue; `lines` is how many it came by."""
 
     def __init__(self, work: Callable[[], object], k: int) -> None:
         self.lines, self.error = 0, None

@@ -46,7 +46,7 @@ def history(path: Path, home: Home) -> None:
 
 
 def fill(home: Home) -> None:
-    """Make a file of each kind that there is, by whoever writes it, and what writers leave that are killed."""
+    """Make a file of each kind, by the part of the code that writes it, and what killed writers leave."""
     CheckpointFile.of(home, "r").save(Checkpoint(NOWHERE, home.epoch or 1, 0))
     RecordFile(home, "canal-7")
     keep_aside(home, "r", ["shop.orders"])
@@ -128,7 +128,7 @@ def test_a_creation_that_is_undone(name: str, log: bool) -> None:
 
 
 def test_what_is_not_ours_stays(name: str) -> None:
-    """A file that somebody put into a home is not removed with it."""
+    """A file that a person put into a home is not removed with it."""
     with EventStore.create(name, log_size=16 << 20) as store:
         home = store.home
         fill(home)

@@ -21,7 +21,7 @@ from tests.shmstore.test_users import GROUP, MEMBER, OWNER, User, user
 __all__ = ["user"]
 
 Users = Callable[[int, int, str], User]
-as_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 STRANGER = 54399
 
 
@@ -211,7 +211,7 @@ def test_a_home_that_another_user_made(user: Users, shared: str, kind: str) -> N
 
 @as_root
 def test_a_store_that_another_user_prepared(user: Users, shared: str) -> None:
-    """A whole home of another user, readable by all, is not put together by who takes it for its own; its owner and root do."""
+    """A whole home of another user, readable by all, is not restored by a user who takes it for their own; its owner and root restore it."""
     assert user(STRANGER, STRANGER, "EventStore.create(name, capacity=8).close(); say('made')").hears() == "made"
     os.unlink(f"/dev/shm/shmstore.{shared}")
     home = Home.of(shared)

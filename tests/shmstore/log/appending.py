@@ -51,7 +51,7 @@ class Disk(Protocol):
 
 
 class Folder:
-    """A real folder; nothing is synced. Its files are closed when nobody has it any more."""
+    """A real folder; nothing is synced. Its files are closed when no object holds it any more."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -242,7 +242,7 @@ def test_a_full_disk_moves_nothing(made, which):
 
 @pytest.mark.parametrize("missing", [".blocks", ".slots", ".events"])
 def test_a_set_that_cannot_be_named_is_tried_again(made, missing):
-    """Where a rename fails, the next try goes on with it; the event is in the new set, once."""
+    """Where a rename fails, the next try continues with it; the event is in the new set, once."""
     log = made(file_slots=2)
     assert log.put(b"a", b"b", b"c")
     log.keep()
@@ -256,7 +256,7 @@ def test_a_set_that_cannot_be_named_is_tried_again(made, missing):
 
 
 def test_appending_goes_on_where_it_was(made):
-    """A second appender goes on in the middle of a set; where the ring lacks what comes next, it says so."""
+    """A second appender continues in the middle of a set; where the ring lacks what comes next, it says so."""
     log = made()
     assert log.put(*[b"abc"] * 5)
     assert log.append() == 0
@@ -283,7 +283,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("step", range(24))
 def test_a_kill_at_any_step_loses_nothing(made, monkeypatch, step):
-    """Killed before any write or rename, whole or in its middle: recovery finds all that LOGGED told of, and it is gone on from there."""
+    """Killed before any write or rename, whole or in its middle: recovery finds all that LOGGED published, and the log continues from there."""
     log = made(file_slots=3)
     if log.views.native is not None:
         pytest.skip("compiled code goes the same steps: tests/interleavings/test_compiled_order.py")
@@ -356,7 +356,7 @@ def asleep(log: Log, wish: int) -> None:
 
 
 class Running(threading.Thread):
-    """The appender in a thread of its own, without a net: no sleep of it ends by itself."""
+    """The appender in a thread of its own, without a net: none of its sleeps ends alone."""
 
     def __init__(self, log: Log, seconds: float = 30) -> None:
         super().__init__(daemon=True)
@@ -401,7 +401,7 @@ def test_a_compiled_put_wakes_the_appender(made):
     """The compiled put wakes entry 0 as well; a wish to be woken for space only does not cost it anything."""
     log = made()
     if log.views.native is None:
-        pytest.skip("the Python put wakes nobody by itself")
+        pytest.skip("the Python put alone wakes no process")
     log.keep()
     running = Running(log)
     for k in range(20):
@@ -476,7 +476,7 @@ def test_the_next_set_is_waited_for(made):
 
 
 def test_a_stopped_appender_stays_stopped(made):
-    """stop() ends every later call, too, and whoever waits for a set."""
+    """stop() ends every later call, too, and the thread that waits for a set."""
     log = made(file_slots=1)
     assert log.put(b"a", b"b")
     running = Running(log)
@@ -490,7 +490,7 @@ def test_a_stopped_appender_stays_stopped(made):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_full_flow(made, seed):
-    """A producer, the appender and a keeper at once: the ring goes round many times, the files have everything."""
+    """A producer, the appender and a keeper at once: the ring wraps around many times, the files have everything."""
     pick = random.Random(seed)
     log = made(capacity=64, unit=64, file_slots=97, file_bytes=1 << 16)
     running, wakeups, over = Running(log), Wakeups(log.segment), threading.Event()

@@ -246,7 +246,7 @@ def test_blocks_cut_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", [".events", ".slots"])
 @pytest.mark.parametrize("mapped", [True, False])
 def test_a_file_that_was_cut(ending: str, mapped: bool, tmp_path: Path) -> None:
-    """A file that somebody made shorter, even while it is mapped, is an error that names it, and no fault of the process."""
+    """A file that was made shorter, even while it is mapped, is an error that names it, and no fault of the process."""
     writer = Appending(Folder(tmp_path), EPOCH, 1 << 20, 20_000)
     for _ in range(10):
         writer.append([Item(b"x" * 50)] * 1000)

@@ -237,7 +237,7 @@ class Killed(Folder):
 
 
 def test_an_empty_log(tmp_path: Path) -> None:
-    """A log without events begins at the store's first one; a set that was only begun says where its bytes and rows go on."""
+    """A log without events begins at the store's first one; a set that was only begun says where its bytes and rows continue."""
     tmp_path.joinpath("lock").touch()
     assert recover(tmp_path, EPOCH, 500) == Tail(499, 0, 0)
     for ending in log_format.ENDINGS:
@@ -260,7 +260,7 @@ def test_the_files_of_another_store_stay(tmp_path: Path) -> None:
 
 
 def test_whole_sets_before_the_last_two_are_trusted(tmp_path: Path) -> None:
-    """Where the last two sets hold nothing, the log ends with the set before them, and goes on in it."""
+    """Where the last two sets hold nothing, the log ends with the set before them, and continues in it."""
     writer = Appending(Folder(tmp_path), EPOCH, 1000, 6)
     writer.append([Item(b"abc", rows=2)] * 20)
     writer.prepare()

@@ -59,7 +59,7 @@ def test_version_2(tmp_path: Path) -> None:
 
 
 def test_version_1(tmp_path: Path) -> None:
-    """As in version 2, by that version's names, and beside an empty tree of version 2."""
+    """As in version 2, by that version's names, and next to an empty tree of version 2."""
     groups = "5:cpu,cpuacct:/x\n4:memory:/a/b\n1:name=systemd:/s\n0::/\n"
     files = {
         "memory/memory.limit_in_bytes": "9223372036854771712",

@@ -227,7 +227,7 @@ def test_the_lock_of_a_killed_holder_is_taken_over(make, name):
 
 
 def test_the_lock_times_out_among_threads(make):
-    """A thread that cannot have the lock is told so at its deadline."""
+    """A thread that cannot have the lock gets an error at its deadline."""
     store = make()
     store._lock.acquire()
     failed = []
@@ -288,7 +288,7 @@ def test_a_signal_whose_handler_returns_lets_the_caller_look(condition):
 
 
 def test_whoever_wakes_does_not_wait_for_a_closed_mapping(make, attach):
-    """A condition holds the memory that it lies in: one that outlives its store's close wakes nobody, and nothing breaks."""
+    """A condition holds the memory that it is in: one that outlives its store's close wakes no thread, and nothing breaks."""
     store = make()
     condition = attach()._wakeups.freed
     store.close()

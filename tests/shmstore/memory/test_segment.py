@@ -96,7 +96,7 @@ def test_whoever_attaches_finds_a_whole_store(name):
 
 
 def test_of_many_that_unlink_one_finds_it(make, name):
-    """Two that remove a store at once get along: each succeeds or is told that it is gone."""
+    """Two that remove a store at once get along: each succeeds or hears that it is gone."""
     make()
     gate, results = threading.Barrier(4), []
 
@@ -119,7 +119,7 @@ def test_of_many_that_unlink_one_finds_it(make, name):
 
 
 def test_those_attached_are_told_of_the_removal(make, attach, name):
-    """After unlink the old store serves nobody new, its waiters get StoreClosed, and nothing is left or made again."""
+    """After unlink the old store serves no new process, its waiters get StoreClosed, and nothing is left or made again."""
     store, other = make(), attach()
     reader = other.subscribe("a")
     EventStore.unlink(name)
@@ -134,7 +134,7 @@ def test_those_attached_are_told_of_the_removal(make, attach, name):
 
 
 def test_a_successor_has_another_epoch(make, name):
-    """Two lives of one name are told apart by their epoch; the older one's readers do not see the younger's events."""
+    """Two lives of one name differ in their epoch; the older one's readers do not see the younger's events."""
     old = make()
     reader = old.subscribe("a")
     EventStore.unlink(name)
@@ -153,7 +153,7 @@ def test_modes(make, name):
         assert os.stat(f"/dev/shm/{entry}").st_mode & 0o777 == 0o600
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 def test_a_group_shares_a_store(name):
     """With mode 0660 and a group, a member of it puts, reads, acks oversized events and waits; a stranger is refused."""
     gid, member, stranger = 54321, 54322, 54323
@@ -342,7 +342,7 @@ def test_unlink_does_not_eat_files(name, tmp_path):
 @pytest.mark.parametrize("damage", ["version", "capacity"])
 @pytest.mark.parametrize("role", ["producer", "reader"])
 def test_unlink_refuses_what_cannot_be_told(name, tmp_path, role, damage, in_file):
-    """A segment that this version cannot write to is not removed while somebody uses it, who would not notice; with force it is."""
+    """A segment that this version cannot write to is not removed while a process uses it, which would not notice; with force it is."""
     path = tmp_path / "ring" if in_file else None
     where = str(path or f"/dev/shm/shmstore.{name}")
     with EventStore.create(name, path=path, capacity=8, memory_unit=64, log=False) as store:
@@ -351,7 +351,7 @@ def test_unlink_refuses_what_cannot_be_told(name, tmp_path, role, damage, in_fil
         with pytest.raises(LayoutMismatch, match=f"`fuser {where}` shows which.*--force"):
             EventStore.unlink(name, path=path)
         assert os.path.exists(where)
-    EventStore.unlink(name, path=path)  # nobody uses it now
+    EventStore.unlink(name, path=path)  # no process uses it now
     with EventStore.create(name, path=path, capacity=8, memory_unit=64, log=False) as store:
         store.claim()
         store.segment.words[header_word(damage)] += 40
@@ -440,7 +440,7 @@ def test_rings_are_mapped_twice(make):
 
 
 def test_text_fields_are_cut_not_overrun(make):
-    """A text longer than its field is cut off and damages no neighbour; half a character is shown as such."""
+    """A text longer than its field is cut off and damages no neighbor; half a character is shown as such."""
     store = make()
     store.claim()
     store.heartbeat("ü" * 200)

@@ -187,7 +187,7 @@ def test_a_bad_byte_is_found_wherever_it_is() -> None:
 
 
 def test_every_character_is_utf8(both: Callable[..., Outcome]) -> None:
-    """Every character there is passes, beside its neighbours and at every place in a word of eight bytes."""
+    """Every character passes, next to its neighbors and at every place in a word of eight bytes."""
     texts = [
         "".join(map(chr, range(start, start + 0x400))) for start in range(0, 0x110000, 0x400) if not 0xD800 <= start < 0xE000
     ]
@@ -198,7 +198,7 @@ def test_every_character_is_utf8(both: Callable[..., Outcome]) -> None:
 
 
 def test_zero_dates_and_partial_images(both: Callable[..., Outcome]) -> None:
-    """They are refused or NULL, as asked; compiled code reads zero dates by itself when they are to be NULL."""
+    """They are refused or NULL, as asked; compiled code reads zero dates alone when they are to be NULL."""
     cells: list[Any] = [None] * len(ALL.columns)
     cells[18], cells[19], cells[20] = "0000-00-00", "2026-02-31 00:00:00", "0000-00-00 00:00:00"
     payloads = [rows_event(0, EventType.INSERT, None, [cells])]

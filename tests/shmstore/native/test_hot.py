@@ -200,7 +200,7 @@ PAYLOADS = [b"a" * 10, b"bb" * 10, b"c", b"dddd", b"e" * 100]
 
 
 def test_payloads_that_are_kept_stay_as_they_are(pair):
-    """A view of a payload is used again for another only when nobody can tell: not while it, a part of it, or a reference lives."""
+    """A view of a payload is used again for another only when no code can see the difference: not while it, a part of it, or a reference lives."""
     batch = batch_of(pair, PAYLOADS)
     assert [bytes(view) for view in list(batch.payloads())] == PAYLOADS
     for keep in (
@@ -223,7 +223,7 @@ def test_payloads_that_are_kept_stay_as_they_are(pair):
 
 
 def test_payloads_that_are_not_kept_cost_nothing(pair):
-    """Of views that nobody keeps there are three."""
+    """Of views that no code keeps there are three."""
     batch = batch_of(pair, PAYLOADS)
     assert len({id(view) for view in batch.payloads()}) == 3
 

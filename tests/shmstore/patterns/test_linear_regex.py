@@ -1,4 +1,4 @@
-"""shmstore/patterns/linear_regex.py: expressions matched in bounded time, beside Python's `re`."""
+"""shmstore/patterns/linear_regex.py: expressions matched in bounded time, compared with Python's `re`."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ NAMES = ["shop.orders", "shop.order_items", "shop.a.b", "shop.t1", "shop.t$1", "
     ],
 )
 def test_what_matches(text: str, wanted: list[str]) -> None:
-    """Globs and regular expressions are told apart by their look, ! leaves out, and a table's own name always means it."""
+    """Globs and regular expressions are distinguished by their form, ! leaves out, and a table's own name always means it."""
     patterns = Patterns.of_tables(text)
     assert [name for name in NAMES if patterns.match(name)] == wanted
     assert patterns.everything == (text == "*")
@@ -48,7 +48,7 @@ def test_case() -> None:
 
 
 def test_nothing_matches_no_pattern() -> None:
-    """An empty list is told from one that leaves tables out."""
+    """An empty list differs from one that leaves tables out."""
     assert not Patterns.parse(())
     assert not Patterns.parse(" , ").match("a.b")
     assert Patterns.parse(["!a.b", "!c.*"]).match("d.e")

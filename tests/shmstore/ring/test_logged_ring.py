@@ -1,4 +1,4 @@
-"""The ring of a store with a log: nobody holds events back in it but the log, and what is read of it is a copy that is right or none."""
+"""The ring of a store with a log: only the log holds events back in it, and what is read of it is a copy that is right or none."""
 
 from __future__ import annotations
 

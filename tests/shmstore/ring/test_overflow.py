@@ -74,7 +74,7 @@ def test_freed_by_the_last_ack(make):
     raw = batch.raw
     two.ack(batch)
     assert overflows(store.segment) == []
-    assert bytes(raw) == BIG  # mapped memory stays while somebody looks at it
+    assert bytes(raw) == BIG  # mapped memory stays while an object refers to it
 
 
 def test_freed_when_nobody_wanted_it(make):
@@ -87,7 +87,7 @@ def test_freed_when_nobody_wanted_it(make):
 
 @pytest.mark.parametrize("how", ["clear", "unsubscribe"])
 def test_freed_with_what_holds_it(make, how):
-    """clear and unsubscribe free the overflow segments that nobody wants any more."""
+    """clear and unsubscribe free the overflow segments that no reader wants any more."""
     store = make(capacity=4, memory_unit=16)
     store.subscribe("one").close()
     two = store.subscribe("two")
@@ -143,7 +143,7 @@ def as_user(name: str, user: int, group: int, sequence: int, size: int) -> int:
     return subprocess.run(words, timeout=60, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, check=False).returncode
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 @pytest.mark.parametrize("size", [1000, 3000])
 def test_an_orphan_of_another_member_blocks_nobody(name, size):
     """What one member of a store's group wrote and did not publish, another writes again, larger or smaller: it may not remove it."""
@@ -159,7 +159,7 @@ def test_an_orphan_of_another_member_blocks_nobody(name, size):
     assert leftovers(name) == []
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 def test_a_removal_names_what_others_left(name):
     """An owner who removes the store removes all that is his; what a member of the group left is named, with the uid that may remove it."""
     owner, member, gid = 54322, 54323, 54321
@@ -186,7 +186,7 @@ except StoreError as error:
     os.unlink(path)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 @pytest.mark.parametrize("mode", [0o600, 0o660])
 def test_what_root_puts_belongs_to_the_owner(name, mode):
     """The owner of a store reads the large events that root puts into it, and its ack removes them."""
@@ -211,7 +211,7 @@ reader.ack(batch)
         assert overflows(store.segment) == []
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 @pytest.mark.parametrize("kind", ["stranger", "open", "link", "directory"])
 def test_nothing_is_written_into_what_strangers_made(name, tmp_path, kind):
     """A file of a stranger where a large event should go is refused by name and uid, and is left as it was; nothing is stored."""

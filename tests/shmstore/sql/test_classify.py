@@ -115,7 +115,7 @@ def test_ddl(sql: str, type_: str, tables: str) -> None:
     ],
 )
 def test_kinds(sql: str, kind: Kind) -> None:
-    """A statement's kind is told by its first words, never by its last or by what its strings hold."""
+    """A statement's kind follows from its first words, never by its last or by what its strings hold."""
     assert classify(sql, "d").kind is kind
 
 

@@ -31,7 +31,7 @@ def test_01_limits_beyond_two_gigabytes(name):
 
 
 def test_02_the_incoming_bytes_count(make):
-    """A put is admitted only when it fits with what is there already: the limit binds to the byte."""
+    """A put is admitted only when it fits with the present events: the limit binds to the byte."""
     # Canal: only the bytes already there are compared with the limit, so any list is let in below it.
     store = make(capacity=8, memory_unit=64)
     reader = store.subscribe("a")
@@ -47,7 +47,7 @@ def test_02_the_incoming_bytes_count(make):
 
 def test_03_a_list_that_can_never_fit(make):
     """A list longer, or larger, than the ring raises at once, whatever the time-out; nothing of it is stored."""
-    # Canal: a list longer than bufferSize never fits; the sink spins for ever.
+    # Canal: a list longer than bufferSize never fits; the sink spins forever.
     store = make(capacity=8, memory_unit=64)
     for too_much in ([b"x"] * 9, [b"x" * 300, b"y" * 300]):
         with pytest.raises(BatchTooLarge):
@@ -57,8 +57,8 @@ def test_03_a_list_that_can_never_fit(make):
 
 
 def test_04_waiting_for_many_and_waiting_for_space(make, attach, start, no_slices):
-    """A reader that waits for more than can come before it acks takes what is there when the producer wants space."""
-    # Canal #2228: get(7) waits for a seventh event, put(12) waits for free space: both for ever.
+    """A reader that waits for more than can come before it acks takes the present events when the producer wants space."""
+    # Canal #2228: get(7) waits for a seventh event, put(12) waits for free space: both forever.
     store = make(capacity=16, memory_unit=64)
     reader = attach().subscribe("a")
     store.put([b"1"] * 6)
@@ -86,7 +86,7 @@ def test_04_also_when_the_producer_only_tries(make, attach, start, no_slices):
 
 def test_05_each_waiter_is_woken_for_its_own_condition(make, attach, start, no_slices):
     """One event wakes the reader that waits for one, and not the reader that waits for five."""
-    # Canal: signal() wakes any one waiter of the condition, perhaps the one that cannot go on; the right one sleeps.
+    # Canal: signal() wakes any one waiter of the condition, perhaps the one that cannot continue; the right one sleeps.
     store = make(capacity=16, memory_unit=64)
     many, one = attach().subscribe("many"), attach().subscribe("one")
     first_many = start(many.get, min_events=5)
@@ -236,7 +236,7 @@ def test_13_a_gtid_inside_an_interval_does_not_shrink_it():
 
 
 def test_14_a_transaction_end_put_alone_counts(make):
-    """The end of a transaction is where a producer goes on, even when it was put by itself."""
+    """The end of a transaction is where a producer continues, even when it was put alone."""
     # Canal: buildLastTransactionPosition skips index 0, so a flush of END alone is not recorded.
     store = make(capacity=16, memory_unit=1024)
     store.put([begin(0), rows(1)])

@@ -187,7 +187,7 @@ def test_an_interrupt_at_any_line_of_an_ack(name, tmp_path):
 
 
 def test_resuming_without_the_segment(make, name, tmp_path):
-    """A reader goes on from its checkpoint in a new store of the same source: nothing twice, nothing missing."""
+    """A reader continues from its checkpoint in a new store of the same source: nothing twice, nothing missing."""
     source = [begin(0), rows(1), end(2, "u:1"), begin(3), rows(4), end(5, "u:1-2")]
     file = CheckpointFile(tmp_path, name, "a")
     store = make(capacity=32, memory_unit=1024)

@@ -1,4 +1,4 @@
-"""close() gives back what a store has in this process at once: memory, mapped files, descriptors; and idle readers let the disk have theirs."""
+"""close() frees what a store has in this process at once: memory, mapped files, descriptors; and idle readers let the disk have theirs."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_removed_files_are_let_go(store_name: str, tmp_path: Path, idle: str) ->
     with filled(store_name, tmp_path) as producer, EventStore.attach(store_name, state=tmp_path) as store:
         held = Held(store_name, tmp_path)
         reader = store.subscribe("a")
-        producer.resize(log_keep=0)  # now: what nobody reads yet it removes
+        producer.resize(log_keep=0)  # now: it removes what no reader has read yet
         view = StoreView.attach(store_name, state=tmp_path)
         if idle == "view":
             view.peek(0, limit_events=10)

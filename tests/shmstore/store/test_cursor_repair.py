@@ -72,7 +72,7 @@ def test_a_store_in_a_file_survives_its_processes(create, name, path):
 
 
 def test_torn_payloads_are_cut_off(create, name, path):
-    """Events from the first damaged one on are cut off; those before it are whole, and put goes on after them."""
+    """Events from the first damaged one on are cut off; those before it are whole, and put continues after them."""
     store = create()
     store.subscribe("a").close()
     store.put([b"aaaa", b"bbbb", b"cccc", b"dddd"])
@@ -151,7 +151,7 @@ def test_an_ack_behind_the_floor(create, name, path):
 
 
 def test_nothing_is_touched_while_somebody_lives(create, name, path):
-    """A living producer or reader is proof that the host did not crash: attaching beside it changes nothing."""
+    """A living producer or reader is proof that the host did not crash: attaching next to it changes nothing."""
     store = create()
     reader = store.subscribe("a")
     store.put([b"aaaa", b"bbbb"])

@@ -1,4 +1,4 @@
-"""lag="evict": a reader that holds the producer up for too long is let go, and told so; and so is who looks after the producer."""
+"""lag="evict": a reader that holds the producer up for too long is evicted, and hears it; so does the operator of the producer."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_eviction_is_logged_and_counted(make, name, caplog):
 
 
 def test_an_evicted_reader_hears_it_however_late(make):
-    """A reader that comes back after the ring went round is told that it was evicted, not that the store is corrupt."""
+    """A reader that comes back after the ring wrapped around hears that it was evicted, not that the store is corrupt."""
     store = make(capacity=4, lag="evict", evict_after=0.0)
     slow = store.subscribe("slow")
     store.put([b"1", b"2"])
@@ -104,7 +104,7 @@ def test_eviction_counts_over_several_tries(make):
 
 
 def test_eviction_leaves_the_next_subscriber_what_is_kept(make):
-    """When the last reader is evicted the store keeps what is not overwritten, for whoever subscribes next."""
+    """When the last reader is evicted the store keeps what is not overwritten, for the next subscriber."""
     store = make(capacity=4, lag="evict", evict_after=0.0)
     store.subscribe("slow").close()
     store.put([b"1", b"2", b"3", b"4"])

@@ -42,7 +42,7 @@ def reboot(name: str) -> None:
 
 @alone
 def test_a_full_disk_stops_the_producer_until_there_is_space(tmp_path: Path) -> None:
-    """The message names the folder; with space again it goes on by itself, and nothing is missing or there twice, after a reboot either."""
+    """The message names the folder; with space again it continues automatically, and nothing is missing or there twice, after a reboot either."""
     code = f"""
 import time
 os.environ["SHMSTORE_STATE"] = state = {str(tmp_path)!r}
@@ -81,7 +81,7 @@ with EventStore.attach("s") as store, store.subscribe("r") as reader:
 
 @alone
 def test_a_read_only_disk(tmp_path: Path) -> None:
-    """Nobody produces, and no store is made; the message says where. Who has the memory reads on."""
+    """No process produces, and no store is made; the message says where. A process that has the memory continues to read."""
     code = f"""
 os.environ["SHMSTORE_STATE"] = state = {str(tmp_path)!r}
 with EventStore.create("s", capacity=64, log_size=16 << 20) as store:
@@ -118,9 +118,9 @@ def test_a_home_of_a_newer_format(name: str) -> None:
     EventStore.unlink(name, log=True)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 def test_a_home_of_another_user(name: str, tmp_path: Path) -> None:
-    """Who may not read it is told so, by its path; it is not taken for none, and nothing is made beside it."""
+    """A user without the right to read it gets an error with its path; it does not count as missing, and nothing is made next to it."""
     EventStore.create(name, capacity=8).close()
     reboot(name)
     for each in (tmp_path, *tmp_path.parents):
@@ -171,7 +171,7 @@ def test_two_producers_on_one_home(name: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_disk_that_does_not_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A producer that is closed while a sync hangs keeps the log's lock, so that nobody else changes the files, until that has returned."""
+    """A producer that is closed while a sync hangs keeps the log's lock, so that no other process changes the files, until that has returned."""
     monkeypatch.setattr("shmstore.log.keeper.PATIENCE", 0.1)
     hangs, goes_on = threading.Event(), threading.Event()
     fdatasync = os.fdatasync
@@ -204,7 +204,7 @@ def put_on(store: EventStore) -> None:
 
 
 def test_a_home_removed_under_a_living_producer(name: str) -> None:
-    """Nothing is said to be on disk that is not, the producer stops and says why; begun again, all is well."""
+    """Nothing is reported to be on disk that is not, the producer stops and says why; begun again, all is well."""
     with EventStore.create(name, capacity=8) as store:
         store.put([b"one", b"two"])
         assert store.sync() == 1

@@ -117,7 +117,7 @@ def damage(store: EventStore) -> tuple[int, int]:
 
 
 def test_a_damaged_block_ends_what_is_read_ahead(name: str) -> None:
-    """All before it is given, in batches that are whole; then an error names what is lost, and a reader may go on behind it."""
+    """All before it is given, in batches that are whole; then an error names what is lost, and a reader may continue behind it."""
     with small(name, capacity=1024) as store, store.subscribe("a") as reader:
         payloads = filled(store, 20_000)
         first, behind = damage(store)
@@ -343,7 +343,7 @@ def blocks_of(store: EventStore, megabytes: int, timeout: float | None = 30.0) -
 
 
 def test_retention_lets_go_of_what_was_acked(name: str) -> None:
-    """A log grows to its size; what everybody has acked goes first, and ``earliest`` is then what is left."""
+    """A log grows to its size; what all readers have acked goes first, and ``earliest`` is then what is left."""
     with small(name) as store, store.subscribe("a") as reader:
         for _ in range(40):
             blocks_of(store, 1)
@@ -360,7 +360,7 @@ def test_retention_lets_go_of_what_was_acked(name: str) -> None:
 
 
 def test_what_somebody_needs_holds_the_producer_at_the_bound(name: str) -> None:
-    """With lag=block the producer waits at the log's size, the message names the reader, and it goes on when that one has read."""
+    """With lag=block the producer waits at the log's size, the message names the reader, and it continues when that one has read."""
     with small(name) as store, store.subscribe("slow") as slow:
         with pytest.raises(StoreFull, match=r"as large as it may be.*'slow'"):
             blocks_of(store, 40, timeout=2.0)
@@ -377,7 +377,7 @@ def test_what_somebody_needs_holds_the_producer_at_the_bound(name: str) -> None:
 
 
 def test_a_reader_behind_the_bound_is_let_go_with_evict(name: str) -> None:
-    """With lag=evict the producer goes on, and the reader hears of it."""
+    """With lag=evict the producer continues, and the reader hears of it."""
     with small(name, lag="evict", evict_after=0.2) as store, store.subscribe("slow") as slow:
         blocks_of(store, 40)
         with pytest.raises(SubscriptionLost):

@@ -47,7 +47,7 @@ def test_no_durable_ack_is_ahead_of_the_disk(name: str, monkeypatch: pytest.Monk
 
 
 def test_a_disk_that_refuses_stops_the_producer_and_lets_it_go_on(name: str) -> None:
-    """What the disk says is in the message, with the folder; when it takes bytes again the producer goes on, and nothing is missing."""
+    """What the disk says is in the message, with the folder; when it takes bytes again the producer continues, and nothing is missing."""
     script = f"""
 import resource, signal, sys, time
 from shmstore import EventStore, StoreFull
@@ -81,7 +81,7 @@ with EventStore.attach({name!r}) as store:
 
 
 def test_a_log_that_lost_what_was_on_disk_says_so(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Damage in the newest files, of which nothing says that they were on disk, ends the log there; the store goes on, and says what no
+    """Damage in the newest files, of which nothing says that they were on disk, ends the log there; the store continues, and says what no
     crash could have taken."""
     with EventStore.create(name) as store, store.subscribe("a") as reader:
         home = Path(store.segment.home)
@@ -102,7 +102,7 @@ def test_a_log_that_lost_what_was_on_disk_says_so(name: str, caplog: pytest.LogC
 
 @pytest.mark.parametrize("put", [0, 5, 15])
 def test_a_ring_in_a_file_is_not_believed_after_a_crash_of_the_host(name: str, tmp_path: Path, put: int) -> None:
-    """Its pages reach the disk in any order; what it says is made again from the log, and nobody has acked what is not there."""
+    """Its pages reach the disk in any order; what it says is made again from the log, and no reader has acked what is missing."""
     file = tmp_path / "ring"
     with EventStore.create(name, capacity=16, path=file) as store, store.subscribe("a") as reader:
         store.put([payload(k) for k in range(8)])
@@ -155,7 +155,7 @@ def test_a_sync_that_fails_is_not_taken_for_one_that_did_not(name: str, monkeypa
 
 
 def test_bit_rot_in_the_newest_file_is_named(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """After a reboot readers get what comes before and behind it, an error with the events that are lost between, and the store goes on."""
+    """After a reboot readers get what comes before and behind it, an error with the events that are lost between, and the store continues."""
     with EventStore.create(name, capacity=16) as store:
         store.subscribe("r").close()
         for k in range(6):  # a block each

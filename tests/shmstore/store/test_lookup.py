@@ -251,7 +251,7 @@ def test_the_end_of_a_transaction_that_was_never_published_is_none(make):
 )
 @settings(max_examples=60)
 def test_what_a_killed_put_wrote_over_is_never_read(capacity, puts, last, size):
-    """All is acked, and a producer is killed just before it publishes: the next one is given events as they were put, or is told that they
+    """All is acked, and a producer is killed just before it publishes: the next one gets events as they were put, or hears that they
     are gone; never bytes, or a transaction's end, that no process could see."""
     store = EventStore.create(f"lookup-{os.getpid()}", capacity=capacity, memory_unit=8192 // capacity, log=False)
     try:

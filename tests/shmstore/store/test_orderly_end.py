@@ -133,7 +133,7 @@ def test_a_disk_that_refuses_is_told_at_the_end(
 
 
 def test_a_wish_that_was_met(store_name: str) -> None:
-    """A put that gave up wishes for free space; one after it that is stored takes the wish back: nobody holds the producer up then."""
+    """A put that gave up wishes for free space; one after it that is stored takes the wish back: no reader holds up the producer then."""
     with EventStore.create(store_name, log=False, capacity=8, memory_unit=64) as store:
         reader = store.subscribe("a")
         store.put([b"1", b"2"])
@@ -176,7 +176,7 @@ def test_memory_that_cannot_be_mapped() -> None:
 def test_greenlets_in_the_place_of_threads(
     store_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, asks: str, fix: str
 ) -> None:
-    """The log's threads would wait for good, and the process with them: a producer refuses, and says what helps; a reader need not."""
+    """The log's threads would wait forever, and the process with them: a producer refuses, and says what helps; a reader need not."""
     with EventStore.create(store_name, state=tmp_path) as store:
         store.put(b"1")
     monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{asks: lambda name: name in ("thread", "threading")}))

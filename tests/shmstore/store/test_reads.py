@@ -1,4 +1,4 @@
-"""A snapshot's rows stand at the place that the stream had reached: whoever goes on from that place still gets them."""
+"""A snapshot's rows have the position that the stream had reached: a reader that continues from there still gets them."""
 
 from __future__ import annotations
 

@@ -261,7 +261,7 @@ def test_a_gap_is_refused(recreated):
 
 
 def test_gtid_sets():
-    """MySQL's sets with tags and MariaDB's positions are told from each other; file:offset is no GTID."""
+    """MySQL's sets with tags and MariaDB's positions are distinguished; file:offset is no GTID."""
     assert covers(parse(f"{UUID}:1-5:7, {OTHER}:1"), parse(f"{UUID.upper()}:2-4:7"))
     assert not covers(parse(f"{UUID}:1-5:7"), parse(f"{UUID}:6"))
     assert not covers(parse(f"{UUID}:1-5"), parse(f"{UUID}:tag:1"))

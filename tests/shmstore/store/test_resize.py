@@ -47,7 +47,7 @@ def test_the_log_has_its_size_at_once(name: str, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(("capacity", "unit"), [(64, 64), (4, 32), (8, 4)])
 def test_the_ring_has_its_size_when_it_is_put_together(name: str, capacity: int, unit: int) -> None:
-    """Larger or smaller, so that events fit into the ring that did not, or no more: all is there, and goes on."""
+    """Larger or smaller, so that more or fewer events fit into the ring: all events are there, and the store continues."""
     with EventStore.create(name, capacity=16, memory_unit=8, batch_mode=BatchMode.ITEMSIZE, ddl_isolation=True) as store:
         payloads = [payload(k) for k in range(20)] + [bytes(200), b"x" * 100, b"last"]
         for each in payloads:
@@ -109,6 +109,6 @@ def test_a_ring_for_which_there_is_no_memory(name: str, monkeypatch: pytest.Monk
 
 
 def test_a_store_without_a_log_keeps_its_size(name: str) -> None:
-    """It is said how it gets another."""
+    """The message says how it gets another."""
     with EventStore.create(name, capacity=16, log=False) as store, pytest.raises(StoreError, match=r"no log.*shmstore rm"):
         store.resize(capacity=32)

@@ -1,4 +1,4 @@
-"""A store with a log over reboots, removals and upgrades: who puts it together again, and what is there then."""
+"""A store with a log over reboots, removals and upgrades: which process restores it, and what it has then."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_who_attaches_while_another_puts_the_store_together_and_goes_on_appendin
 
 
 def test_everything_is_there_after_a_reboot(name: str) -> None:
-    """Events, sequences, the epoch and each subscription at its ack: also one that never acked, and one that nobody reads now."""
+    """Events, sequences, the epoch and each subscription at its ack: also one that never acked, and one that no process reads now."""
     with EventStore.create(name, capacity=64) as store:
         epoch = store.epoch
         never, some = store.subscribe("never"), store.subscribe("some")
@@ -105,7 +105,7 @@ def test_putting_it_together_reads_the_payloads_that_the_ring_gets_and_no_others
 
 
 def test_a_subscription_is_durable_from_the_start(name: str) -> None:
-    """It is there after a reboot though nothing was ever acked, and gone for good once it was unsubscribed."""
+    """It is there after a reboot though nothing was ever acked, and gone permanently once it was unsubscribed."""
     with EventStore.create(name, capacity=16) as store:
         store.put([payload(k) for k in range(5)])
         store.subscribe("a").close()
@@ -118,7 +118,7 @@ def test_a_subscription_is_durable_from_the_start(name: str) -> None:
 
 
 def test_what_was_cleared_does_not_come_back_with_a_reboot(name: str) -> None:
-    """`clear` is as durable as an ack, for subscriptions that nobody reads, too."""
+    """`clear` is as durable as an ack, for subscriptions that no process reads, too."""
     with EventStore.create(name, capacity=16) as store:
         store.put([payload(k) for k in range(5)])
         store.subscribe("a").close()
@@ -152,7 +152,7 @@ def test_a_store_without_a_log_forgets(name: str) -> None:
 
 
 def test_a_segment_that_is_taken_away_is_noticed(name: str) -> None:
-    """Whoever waits, and a producer's heartbeat, hear that the memory is gone; the store comes back with everything that a put returned."""
+    """A process that waits, and a producer's heartbeat, hear that the memory is gone; the store comes back with everything that a put returned."""
     store = EventStore.create(name, capacity=16)
     reader = store.subscribe("a")
     store.put([payload(k) for k in range(3)])
@@ -172,8 +172,8 @@ def test_a_segment_that_is_taken_away_is_noticed(name: str) -> None:
     attached.wait(10)
     reboot(name)
     stored = 3
-    with suppress(StoreClosed):  # somebody has noticed by now
-        stored = store.put(b"late") + 1  # to memory that nobody else has any more; the log gets it all the same
+    with suppress(StoreClosed):  # a process has noticed by now
+        stored = store.put(b"late") + 1  # to memory that no other process has any more; the log gets it all the same
     with pytest.raises(StoreClosed, match="removed"):
         store.heartbeat()
     with pytest.raises(StoreClosed, match="removed"):
@@ -213,7 +213,7 @@ def test_a_put_under_way_when_the_segment_is_taken_away_is_in_the_log(name: str,
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_oversized_put_under_way_when_the_segment_is_taken_away(name: str, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
-    """It raises with nothing stored, or its event is in the log: noticed before or after the last look of who writes the payload."""
+    """It raises with nothing stored, or its event is in the log: noticed before or after the last look of the process that writes the payload."""
     wrote = shmstore.ring.overflow.write
     with EventStore.create(name, capacity=4, memory_unit=4) as store:
         store.put(b"before")
@@ -240,7 +240,7 @@ def test_an_oversized_put_under_way_when_the_segment_is_taken_away(name: str, mo
 
 
 def test_an_oversized_event_whose_file_is_taken_away(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever cleans up /dev/shm takes the memory and the event's payload before the log has it: the log gets it from the producer."""
+    """A person who cleans up /dev/shm removes the memory and the event's payload before the log has it: the log gets it from the producer."""
     read, removed = shmstore.ring.overflow.read, threading.Event()
 
     def late(*arguments: Any) -> bytes:
@@ -382,7 +382,7 @@ def test_of_two_who_make_a_store_one_does(name: str) -> None:
 
 
 def test_an_upgrade_goes_on_where_readers_of_the_old_version_were(name: str) -> None:
-    """The checkpoint of a reader of a store without a home says where it goes on in the new one, which has a log: what it had acked is
+    """The checkpoint of a reader of a store without a home says where it continues in the new one, which has a log: what it had acked is
     passed over, and from then on its durable ack is a sequence."""
     state = Home.of(name).path
     CheckpointFile(state.parent, name, "a").save(Checkpoint(position(4), 12345, 77))

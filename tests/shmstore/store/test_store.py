@@ -122,7 +122,7 @@ def test_all_or_nothing(make):
 
 
 def test_what_nobody_subscribed_to_is_kept_for_the_first(make):
-    """Before anybody subscribes events are kept, up to the capacity; the first subscriber gets them all."""
+    """Before a reader subscribes events are kept, up to the capacity; the first subscriber gets them all."""
     store = make(capacity=4)
     store.put([b"1", b"2", b"3", b"4"])
     with pytest.raises(StoreFull, match="there is no subscription"):
@@ -160,7 +160,7 @@ def test_a_producer_that_waits_in_full_flow_takes_what_space_there_is(make, atta
 
 
 def test_a_producer_that_waits_is_woken_by_the_ack(make, attach, start, no_slices):
-    """A blocked put goes on when the ack that makes space comes, and not before."""
+    """A blocked put continues when the ack that makes space comes, and not before."""
     store, other = make(capacity=4), attach()
     fast, slow = other.subscribe("fast"), other.subscribe("slow")
     store.put([b"1", b"2", b"3", b"4"])
@@ -175,7 +175,7 @@ def test_a_producer_that_waits_is_woken_by_the_ack(make, attach, start, no_slice
 
 @pytest.mark.parametrize("how", ["unsubscribe", "clear"])
 def test_other_ways_to_space_wake_the_producer(make, attach, start, no_slices, how):
-    """A put that waits goes on when what held it up is unsubscribed or cleared."""
+    """A put that waits continues when what held it up is unsubscribed or cleared."""
     store, other = make(capacity=4), attach()
     other.subscribe("a").close()
     fast = other.subscribe("b") if how == "unsubscribe" else None
@@ -190,7 +190,7 @@ def test_other_ways_to_space_wake_the_producer(make, attach, start, no_slices, h
 
 
 def test_a_subscription_at_the_latest_wakes_the_producer(make, attach, start, no_slices):
-    """A first subscriber that wants nothing of what is kept frees it, and the producer that waits for free space goes on."""
+    """A first subscriber that wants nothing of what is kept frees it, and the producer that waits for free space continues."""
     store, other = make(capacity=4), attach()
     store.put([b"1", b"2", b"3", b"4"])
     putting = start(store.put, b"5")
@@ -201,7 +201,7 @@ def test_a_subscription_at_the_latest_wakes_the_producer(make, attach, start, no
 
 
 def test_one_producer_at_a_time(make, attach):
-    """A second producer is refused while the first lives, whoever it is, and may follow it."""
+    """A second producer is refused while the first lives, in this process or another, and may follow it."""
     first, second = make(), attach()
     first.put(b"1")
     with pytest.raises(ProducerInUse, match=str(os.getpid())):
@@ -214,7 +214,7 @@ def test_one_producer_at_a_time(make, attach):
 
 
 def test_a_killed_producer_has_a_successor(make, attach, name):
-    """A producer killed with -9 leaves the role free and every put whole; bytes and rows go on from there."""
+    """A producer killed with -9 leaves the role free and every put whole; bytes and rows continue from there."""
     store = make(capacity=16)
     store.put([b"abc", b"de"])
     store.close()
@@ -409,7 +409,7 @@ def test_clear_without_subscriptions(make):
 
 
 def test_positions(make):
-    """First and latest position, and where a producer goes on, before and after acks."""
+    """First and latest position, and where a producer continues, before and after acks."""
     store = make(capacity=8, memory_unit=1024)
     assert (store.first_position, store.latest_position, store.last_ack_point()) == (None, None, None)
     reader = store.subscribe("a")
@@ -441,7 +441,7 @@ def test_stat_tells_it_all(make):
 
 
 def test_only_the_producer_has_a_heartbeat(make):
-    """A store that is not claimed refuses a heartbeat: nobody may pretend to be the producer."""
+    """A store that is not claimed refuses a heartbeat: no other process may pretend to be the producer."""
     store = make()
     with pytest.raises(StoreClosed, match="claim"):
         store.heartbeat("x")
@@ -531,7 +531,7 @@ def test_an_interrupt_between_any_two_lines_of_a_put(name, how):
 
 
 def test_an_interrupt_ends_a_put_that_waits(make, interrupted):
-    """Ctrl-C and SIGTERM end a wait for free space at once; nothing was stored, and the store goes on."""
+    """Ctrl-C and SIGTERM end a wait for free space at once; nothing was stored, and the store continues."""
     store = make(capacity=4)
     reader = store.subscribe("a")
     store.put([b"1", b"2", b"3", b"4"])

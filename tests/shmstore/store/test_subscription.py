@@ -81,7 +81,7 @@ def test_a_limit_counts_events(make, mode):
 
 
 def test_waiting_for_some_and_for_many(make, attach, start, no_slices):
-    """A get waits for as many as asked; at its deadline it returns what is there, perhaps nothing."""
+    """A get waits for as many as asked; at its deadline it returns the events so far, perhaps none."""
     store = make(capacity=16)
     reader = attach().subscribe("a")
     assert not reader.get(timeout=0.01)
@@ -236,7 +236,7 @@ def test_stale_stays_stale_through_many_rollbacks(make):
 
 
 def test_many_rollbacks_cost_no_memory(make):
-    """A reader that rolls back for ever remembers a bounded number of rollbacks."""
+    """A reader that rolls back forever remembers a bounded number of rollbacks."""
     store = make(capacity=8)
     reader = store.subscribe("a")
     held = []
@@ -328,7 +328,7 @@ def test_a_closed_subscription_says_so(make):
 
 
 def test_a_subscription_stays_owned_while_its_store_is_open(make, attach):
-    """A subscription is owned until it or its store is closed, even when nobody holds the object."""
+    """A subscription is owned until it or its store is closed, even when no code holds the object."""
     store, other = make(), attach()
     store.subscribe("a")
     gc.collect()
@@ -403,7 +403,7 @@ def test_names_that_cannot_be(make, wrong):
 
 
 def test_there_is_space_for_sixty_three(make):
-    """63 subscriptions fit; the next one is told what to do, and an entry that was freed is used again."""
+    """63 subscriptions fit; the next one gets an error that says what to do, and an entry that was freed is used again."""
     store = make()
     store.put([b"1", b"2"])
     for i in range(63):
@@ -532,7 +532,7 @@ def test_an_ack_whose_checkpoint_was_refused(make, name, tmp_path, by):
 
 
 def test_a_close_whose_checkpoint_is_refused(make, name, tmp_path):
-    """It raises, and the subscription is closed all the same, for whoever owns it next."""
+    """It raises, and the subscription is closed all the same, for its next owner."""
     store = make(capacity=8, memory_unit=1024)
     reader = store.subscribe("a", checkpoint=CheckpointFile(tmp_path / "state", name, "a"), checkpoint_interval=3600)
     reader._saved_at = time.monotonic()

@@ -49,7 +49,7 @@ def killed_at(k: int, name: str, action: Any) -> bool:
 
 
 def sane(store: EventStore) -> None:
-    """ack <= get <= put for every entry that counts; somebody always holds events back."""
+    """ack <= get <= put for every entry that counts; one entry always holds events back."""
     words = store.segment.words
     active = [entry for entry in range(words[ENTRIES]) if words[STATE_OF[entry]] & 1]
     assert active
@@ -85,7 +85,7 @@ def drain(store: EventStore, name: str, **options: Any) -> list[bytes]:
 
 
 def test_killed_while_subscribing(name):
-    """A reader killed at any line of subscribe leaves its subscription made or not; the producer goes on within a second."""
+    """A reader killed at any line of subscribe leaves its subscription made or not; the producer continues within a second."""
 
     def prepare(store: EventStore) -> None:
         store.put([b"1", b"2", b"3"])
@@ -189,7 +189,7 @@ def test_killed_while_evicting(name, fast):
 
 
 def test_a_producer_without_space_repairs_the_table(make, attach):
-    """What a killed subscriber left is undone by the producer itself, when nobody else comes."""
+    """What a killed subscriber left is undone by the producer itself, when no other process comes."""
     store = make(capacity=4)
     reader = store.subscribe("a")
     words = store.segment.words
@@ -251,7 +251,7 @@ def test_unsubscribing_the_last_keeps_its_events(make):
 
 
 def test_unsubscribing_the_last_lets_a_producer_go_on_that_it_held_up(make, attach, start, no_slices):
-    """The last subscription goes with what the producer waits for: nobody else asked for that, and nothing could end the wait."""
+    """The last subscription goes with what the producer waits for: no other process asked for that, and nothing could end the wait."""
     store = make(capacity=4)
     store.subscribe("slow").close()
     store.put([b"1", b"2", b"3", b"4"])
@@ -280,7 +280,7 @@ def test_unsubscribing_the_last_lets_the_next_producer_go_on(make, attach):
 
 
 def test_clear_takes_all_or_none(make, attach):
-    """clear moves nobody where one reader lives, wherever in the table it stands."""
+    """clear moves no cursor where one reader lives, wherever in the table its entry is."""
     store = make(capacity=8)
     for each in ("a", "b", "c"):
         store.subscribe(each).close()

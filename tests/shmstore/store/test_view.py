@@ -123,7 +123,7 @@ def test_a_view_of_what_is_not_there(make, look, name):
 
 
 def test_a_view_repairs_nothing(name, tmp_path, look):
-    """A store in a file that is cut off after a crash of the host is cut off by who attaches to use it, not by who looks."""
+    """A store in a file that is cut off after a crash of the host is cut off by a process that attaches to use it, not by a viewer."""
     path = tmp_path / "store"
     with EventStore.create(name, path=path, capacity=8, memory_unit=64, log=False) as store:
         store.put([b"1", b"2"])
@@ -156,7 +156,7 @@ sys.exit(shmstore.cli.main.main(sys.argv[4:]))
 """
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 @pytest.mark.parametrize(
     ("words", "says"),
     [

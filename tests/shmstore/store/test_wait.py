@@ -59,7 +59,7 @@ def until_armed(reader: Subscription) -> None:
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
 def test_what_a_handler_raises_ends_the_wait(waiter, no_slices, number, error):
-    """Ctrl-C and SIGTERM end a wait at once: nothing was taken, nobody is said to wait, and the next get works."""
+    """Ctrl-C and SIGTERM end a wait at once: nothing was taken, no waiter is shown, and the next get works."""
     store, reader = waiter()
 
     def raising(number_: int, frame: object) -> None:
@@ -73,7 +73,7 @@ def test_what_a_handler_raises_ends_the_wait(waiter, no_slices, number, error):
 
 
 def test_a_handler_that_returns_lets_the_wait_go_on(waiter, start, no_slices):
-    """A signal that is nobody's business does not end the wait; its handler has run before the event comes."""
+    """A signal without a meaning for the wait does not end the wait; its handler has run before the event comes."""
     store, reader = waiter()
     seen, ran = [], threading.Event()
 
@@ -123,7 +123,7 @@ def test_a_handler_may_close_the_subscription(waiter, no_slices):
 
 
 def test_a_removed_store_ends_the_wait(waiter, start, name):
-    """A reader that waits when its store is removed is told when it next looks, and one that comes to wait after it at once."""
+    """A reader that waits when its store is removed hears it when it next looks, and one that waits later at once."""
     _, reader = waiter()
     waiting = start(reader.get)
     until_armed(reader)
@@ -135,7 +135,7 @@ def test_a_removed_store_ends_the_wait(waiter, start, name):
 
 
 def test_an_evicted_reader_ends_its_wait(waiter, start, no_slices):
-    """A reader that holds everything and waits for the next event is told at once that it was evicted."""
+    """A reader that holds everything and waits for the next event hears at once that it was evicted."""
     store, reader = waiter(capacity=4, lag="evict", evict_after=0.0)
     store.put([b"1", b"2", b"3", b"4"])
     reader.get(timeout=0)
@@ -147,7 +147,7 @@ def test_an_evicted_reader_ends_its_wait(waiter, start, no_slices):
 
 
 def test_a_wait_ends_at_its_deadline(waiter):
-    """A wait that nothing comes for ends with an empty batch, and nobody is said to wait."""
+    """A wait that nothing comes for ends with an empty batch, and no waiter is shown."""
     _, reader = waiter()
     for _ in range(3):
         assert not reader.get(timeout=0.02)
@@ -171,7 +171,7 @@ def test_a_long_wait_shows_that_its_reader_lives(waiter, start, monkeypatch):
 
 
 def test_a_forged_cursor_ends_the_wait(waiter, start, no_slices):
-    """A put cursor that cannot be is an error to who waits for it, not a batch and not a wait without end."""
+    """A put cursor that cannot be is an error to the reader that waits, not a batch and not a wait without end."""
     store, reader = waiter()
     for forged in (2**62, 100):
         waiting = start(reader.get)

@@ -146,7 +146,7 @@ def _lost_connection(table: DatabaseTable, step: Merge, merge: Any = DatabaseTab
 
 
 def test_a_table_that_the_database_refuses(target: Copies, binlog: Binlog, caplog: pytest.LogCaptureFixture) -> None:
-    """It alone is set aside, as it was, and the log says what the database said; the others of the batch go on. Its rows are read again when
+    """It alone is set aside, as it was, and the log says what the database said; the others of the batch continue. Its rows are read again when
     that is put right."""
     copy = replication(target)
     apply(copy, 0, binlog.insert(order_row(1)), binlog.insert((1, "a"), table=LOG))
@@ -165,7 +165,7 @@ def test_a_table_that_the_database_refuses(target: Copies, binlog: Binlog, caplo
 
 
 def test_values_that_are_none_of_the_columns(target: Copies, binlog: Binlog) -> None:
-    """The copy is set aside and its rows asked for, without a change to it; the other tables of the batch go on."""
+    """The copy is set aside and its rows asked for, without a change to it; the other tables of the batch continue."""
     rows = TableSchema("shop", "log", (Column("n", "int"), Column("u", "uuid"), Column("s", "varchar", size=9)), (0,))
     raw = rows._replace(columns=(rows.columns[0], Column("u", "varbinary", size=16), rows.columns[2]))
     copy = replication(target)
@@ -252,7 +252,7 @@ def test_a_change_of_the_primary_key_is_followed(target: Copies, binlog: Binlog,
 
 
 def test_a_new_primary_key_that_the_copy_cannot_take(target: Copies, binlog: Binlog) -> None:
-    """A row of the copy that is not the source's: it is set aside, the others go on, and what is read again has the new key."""
+    """A row of the copy that is not the source's: it is set aside, the others continue, and what is read again has the new key."""
     pair = TableSchema("shop", "pairs", (Column("id", "int"), Column("n", "int", nullable=False)), (0,))
     copy = replication(target)
     apply(copy, 0, binlog.insert((1, 10), (2, 20), table=pair))
@@ -321,7 +321,7 @@ def test_a_table_that_is_made_again_has_its_new_types(target: Copies, binlog: Bi
 
 
 def test_what_a_database_cannot_hold(target: Copies, binlog: Binlog, caplog: pytest.LogCaptureFixture) -> None:
-    """Text with U+0000, and names that PostgreSQL would cut: there the table is set aside with the reason, and the others go on. The other
+    """Text with U+0000, and names that PostgreSQL would cut: there the table is set aside with the reason, and the others continue. The other
     databases hold them."""
     long = TableSchema("shop", "long", (Column("id", "int"), Column("ü" * 40, "int")), (0,))
     copy = replication(target)
@@ -483,7 +483,7 @@ def test_a_password_is_asked_for_each_connection(target: Copies, binlog: Binlog)
 
 
 def test_a_column_whose_values_do_not_fit_its_new_type(target: Copies, binlog: Binlog) -> None:
-    """A copy that holds other values than the server's column could: it is set aside to be read again, and the query goes on."""
+    """A copy that holds other values than the server's column could: it is set aside to be read again, and the query continues."""
     copy = replication(target)
     table = TableSchema("shop", "t", (Column("id", "int"), Column("v", "varchar", size=200)), (0,))
     apply(copy, 0, binlog.insert((1, "long"), table=table))
@@ -522,7 +522,7 @@ def test_text_that_is_longer_than_its_column(target: Copies, binlog: Binlog, see
 def test_values_that_no_reading_makes_fit(
     target: Copies, binlog: Binlog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where the type that a copy was created with cannot take its table's values, it is set aside for a person, and not read again for ever."""
+    """Where the type that a copy was created with cannot take its table's values, it is set aside for a person, and not read again forever."""
     dialect = type(target.connect().database.dialect)
     real = dialect.type_of
 

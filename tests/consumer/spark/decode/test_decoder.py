@@ -26,7 +26,7 @@ from shmstore.encoding.arrow import PartialImage, ZeroDate
 from shmstore.encoding.codec import encode
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
 
-# column, a value, Spark's type, the value that Arrow gives back, the value in JSON
+# column, a value, Spark's type, the value that Arrow returns, the value in JSON
 MATRIX: list[tuple[Column, Any, str, Any, Any]] = [
     (Column("c", "tinyint"), -128, "tinyint", -128, -128),
     (Column("c", "tinyint", unsigned=True), 255, "smallint", 255, 255),
@@ -220,7 +220,7 @@ def test_a_statement_is_never_lost(binlog: Binlog) -> None:
 
 
 def test_a_column_that_is_spelled_in_another_way_is_the_same(binlog: Binlog) -> None:
-    """MODIFY COLA BIGINT of a column colA: the older rows have their values, and the query goes on without a word."""
+    """MODIFY COLA BIGINT of a column colA: the older rows have their values, and the query continues without a word."""
     old = TableSchema("shop", "orders", (Column("id", "int"), Column("colA", "int"), Column("Ölig", "int")), (0,))
     new = TableSchema("shop", "orders", (Column("ID", "int"), Column("COLA", "int"), Column("öLIG", "int")), (0,))
     events = [*binlog.insert((1, 5, 6), table=old), *binlog.insert((2, 7, 8), table=new)]

@@ -27,7 +27,7 @@ def test_what_has_a_location(spark: Any, tmp_path: Path) -> None:
 def test_a_query_goes_from_a_path_to_its_location_and_back(
     spark: Any, store: EventStore, store_name: str, binlog: Binlog, tmp_path: Path
 ) -> None:
-    """The files are those of the path, with the modes that Hadoop gives them, so the query goes on where it was."""
+    """The files are those of the path, with the modes that Hadoop gives them, so the query continues where it was."""
     query = Query(spark, store_name, tmp_path / "a b%", tables="shop.orders")
     places = [str(tmp_path / "a b%"), checkpoint_location(spark, tmp_path / "a b%")] * 2
     for number, place in enumerate(places):

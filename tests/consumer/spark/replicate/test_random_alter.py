@@ -251,7 +251,7 @@ def check(
 STRICT, LAX = "STRICT_TRANS_TABLES", ""
 TWO = "a INT, b INT"
 FORMS = [
-    # what is there, rows, sql_mode, what is done to it
+    # the table before, rows, sql_mode, what is done to it
     (TWO, "(1, 10, 20), (2, 30, NULL)", STRICT, "RENAME COLUMN a TO b, RENAME COLUMN b TO a"),
     (TWO, "(1, 10, 20), (2, 30, NULL)", STRICT, "CHANGE a b INT, CHANGE b a INT"),
     (TWO, "(1, 10, 20), (2, 30, NULL)", STRICT, "RENAME COLUMN b TO a, DROP COLUMN a"),

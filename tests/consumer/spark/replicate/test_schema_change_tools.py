@@ -30,7 +30,7 @@ def test_copies_stay_equal(
     request: pytest.FixtureRequest, kind: str, tmp_path: Path, seed: int, tool: Callable[[Server, str, str, str], None]
 ) -> None:
     """The copy has the columns and rows that SELECT shows behind the change, there is none of a ghost table; nothing is set
-    aside, and no snapshot is said to have failed."""
+    aside, and no snapshot is reported as failed."""
     server: Server = request.getfixturevalue(kind)
     with lake(server, kind, f"tools_{kind}", tmp_path, random.Random(seed), ["parquet"], {}, None) as made:
         database, replication = made.author.database, made.followers[0].replication

@@ -64,7 +64,7 @@ def test_strangers_get_nothing(server: EventServer, store: EventStore, binlog: B
 
 
 def test_a_closed_server_refuses(server: EventServer) -> None:
-    """After close there is nobody to talk to."""
+    """After close no server answers."""
     server.close()
     with pytest.raises(StoreUnreachable):
         list(fetch(server.executors_address, 0, 1))

@@ -188,7 +188,7 @@ def test_offsets_are_on_disk(
 
 
 def test_a_reader_whose_store_is_removed(store: EventStore, binlog: Binlog, reader: Callable[..., StreamReader]) -> None:
-    """The process of a query goes on over a store that is restored, at its sequences, also the server for other hosts."""
+    """The process of a query continues over a store that is restored, at its sequences, also the server for other hosts."""
     put(store, binlog, range(30))
     query = reader(transport="network")
     first = query.plan(query.initialOffset(), BatchLimit(10))
@@ -206,7 +206,7 @@ def test_a_reader_whose_store_is_removed(store: EventStore, binlog: Binlog, read
 
 
 def test_an_older_home_is_named(store: EventStore, binlog: Binlog, reader: Callable[..., StreamReader]) -> None:
-    """An offset behind the end of the log is an error that says so; failOnDataLoss=false goes on with what comes."""
+    """An offset behind the end of the log is an error that says so; failOnDataLoss=false continues with what comes."""
     put(store, binlog, range(4))
     query = reader()
     start = query.initialOffset()
@@ -311,7 +311,7 @@ def test_a_stopped_query_goes_on_after_reboots(make: Make, store: EventStore, bi
 
 @pytest.mark.spark
 def test_a_running_query_outlives_the_segment(make: Make, store: EventStore, binlog: Binlog, home: str) -> None:
-    """A query whose store's memory is removed while it runs goes on in the one that is restored."""
+    """A query whose store's memory is removed while it runs continues in the one that is restored."""
     query = make().start()
     put_slowly(store, [binlog.insert(order_row(n)) for n in range(50)]).join(30)
     query.await_rows(50)

@@ -1,4 +1,4 @@
-"""The columns of a typed query's table, and what is said where they are not known."""
+"""The columns of a typed query's table, and the error where they are not known."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_right_after_a_ddl(store: EventStore, binlog: Binlog, state: Path) -> No
 def test_no_row_is_looked_for_where_none_can_say_more(
     store: EventStore, binlog: Binlog, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table that nobody altered since the first event that is read: the store, however large, is not searched."""
+    """A table without an ALTER since the first event that is read: the store, however large, is not searched."""
     store.put(binlog.insert(order_row(1), table=ORDERS._replace(table="others")))
     write_down(store, state, (4, ORDERS))
     monkeypatch.setattr(table_schemas, "schemas", lambda *_: pytest.fail("searched"))

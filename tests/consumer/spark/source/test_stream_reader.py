@@ -1,4 +1,4 @@
-"""The streaming source on a real Spark: what a query gets, when events are acked, and where it goes on."""
+"""The streaming source on a real Spark: what a query gets, when events are acked, and where it continues."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_ring_far_smaller_than_the_backlog_flows(make: Make, store_name: str, 
 
 
 def test_a_transaction_larger_than_the_ring_flows(make: Make, store_name: str, binlog: Binlog) -> None:
-    """A transaction that the ring cannot hold is cut, not waited for for ever."""
+    """A transaction that the ring cannot hold is cut, not waited for forever."""
     with EventStore.create(store_name, capacity=16, log=False) as store:
         query = make().start()
         events = binlog.transaction(*[(EventType.INSERT, (Row(None, order_row(n)),)) for n in range(60)])
@@ -116,7 +116,7 @@ def test_a_paused_query_gets_nothing(make: Make, store: EventStore, binlog: Binl
 
 
 def test_a_recreated_store_is_found_by_position(make: Make, store_name: str, binlog: Binlog) -> None:
-    """After the store was removed and recreated from an older position, the query goes on at its place: no gap, no repeat."""
+    """After the store was removed and recreated from an older position, the query continues at its place: no gap, no repeat."""
     transactions = [binlog.insert(order_row(n)) for n in range(6)]
     with EventStore.create(store_name, capacity=1024, log=False) as store:
         store.put([event for events in transactions[:4] for event in events])
@@ -132,7 +132,7 @@ def test_a_recreated_store_is_found_by_position(make: Make, store_name: str, bin
 
 
 def test_a_store_recreated_under_a_running_query(make: Make, store_name: str, binlog: Binlog) -> None:
-    """A query outlives its store: it finds the new one, waits until the producer is back at its place, and goes on."""
+    """A query outlives its store: it finds the new one, waits until the producer is back at its place, and continues."""
     transactions = [binlog.insert(order_row(n)) for n in range(8)]
     with EventStore.create(store_name, capacity=16, log=False) as store:
         query = make().start()
@@ -166,7 +166,7 @@ def test_a_gap_before_the_first_commit_is_seen(make: Make, store_name: str, binl
 
 
 def test_a_gap_stops_the_query_and_is_named(make: Make, store_name: str, binlog: Binlog) -> None:
-    """Events that are lost between two offsets are an error that says from where; failOnDataLoss=false goes on behind them."""
+    """Events that are lost between two offsets are an error that says from where; failOnDataLoss=false continues behind them."""
     transactions = [binlog.insert(order_row(n)) for n in range(6)]
     with EventStore.create(store_name, capacity=1024, log=False) as store:
         store.put(transactions[0])
@@ -185,7 +185,7 @@ def test_a_gap_stops_the_query_and_is_named(make: Make, store_name: str, binlog:
 
 
 def test_an_evicted_query_says_so_or_goes_on(make: Make, store_name: str, binlog: Binlog) -> None:
-    """A query that a store with lag=evict let go fails and says it; with failOnDataLoss=false it goes on at the oldest event."""
+    """A query that a store with lag=evict let go fails and says it; with failOnDataLoss=false it continues at the oldest event."""
     with EventStore.create(store_name, capacity=16, lag="evict", evict_after=0.1, log=False) as store:
         store.put(binlog.insert(order_row(0)))
         query = make().start()
@@ -202,7 +202,7 @@ def test_an_evicted_query_says_so_or_goes_on(make: Make, store_name: str, binlog
 
 @pytest.mark.every_spark
 def test_available_now_keeps_limits_and_stops(make: Make, store: EventStore, binlog: Binlog) -> None:
-    """Trigger.AvailableNow reads what is there in batches of at most maxRowsPerTrigger, whole transactions, and ends; before Spark 4.2 it
+    """Trigger.AvailableNow reads the present events in batches of at most maxRowsPerTrigger, whole transactions, and ends; before Spark 4.2 it
     is one batch: up to the limit, or everything."""
     for n in range(6):
         store.put(binlog.insert(order_row(2 * n), order_row(2 * n + 1)))
@@ -222,7 +222,7 @@ def test_available_now_keeps_limits_and_stops(make: Make, store: EventStore, bin
 
 @pytest.mark.every_spark
 def test_a_stream_with_an_end_waits_there(make: Make, store: EventStore, binlog: Binlog) -> None:
-    """With endingOffsets=latest a stream gets what is there when it starts, in batches within its limits, and nothing that comes later."""
+    """With endingOffsets=latest a stream gets the events that are there when it starts, in batches within its limits, and nothing that comes later."""
     for n in range(4):
         store.put(binlog.insert(order_row(n)))
     query = make(maxRowsPerTrigger="1", endingOffsets="latest").start()
@@ -361,5 +361,5 @@ def test_a_store_that_is_not_there_is_named(make: Make, store_name: str) -> None
     ],
 )
 def test_a_local_master_is_seen(command: bytes, local: bool) -> None:
-    """With a local master nobody on another host can need the events, and nothing listens for them."""
+    """With a local master no process on another host can need the events, and nothing listens for them."""
     assert (stream_reader._LOCAL.search(command) is not None) is local

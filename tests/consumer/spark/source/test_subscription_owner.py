@@ -109,7 +109,7 @@ def test_a_query_whose_subscription_another_one_used(store: EventStore, binlog: 
 
 
 def test_two_queries_on_one_subscription(readers: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second gets an error that names the owner and what to do, in one line; the first goes on."""
+    """The second gets an error that names the owner and what to do, in one line; the first continues."""
     first, second = readers
     monkeypatch.setattr(subscription_owner, "_HANDOVER", 0.2)
     with pytest.raises(SubscriptionInUse, match="a subscription of its own: option subscription") as caught:
@@ -122,7 +122,7 @@ def test_two_queries_on_one_subscription(readers: tuple[Any, Any], monkeypatch: 
 
 @pytest.mark.parametrize("planned", [False, True], ids=["idle", "planned"])
 def test_a_reader_that_is_evicted_while_it_runs(planned: bool, store_name: str, binlog: Binlog) -> None:
-    """With failOnDataLoss=false it goes on at the oldest event, whether the lost ones were planned or not; else the error says what to do."""
+    """With failOnDataLoss=false it continues at the oldest event, whether the lost ones were planned or not; else the error says what to do."""
 
     def read(reader: StreamReader, start: Any, end: Any) -> list[str]:
         parts: list[Any] = reader.partitions(start, end)

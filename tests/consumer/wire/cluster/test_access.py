@@ -51,7 +51,7 @@ def registered(port: int, destination: str, access: Access, number: int = 0) -> 
 
 def test_what_a_server_writes_is_its_own(server: Zookeeper, pem: str, plain_client: Any) -> None:
     """Over TLS and with a login: who is active and the cursors are read by all and written by the login alone, and Canal's clients, who have
-    none, make their nodes as ever. A server of the same login goes on from the cursor."""
+    none, make their nodes as ever. A server of the same login continues from the cursor."""
     access = Access(pem, pem, pem, LOGIN)
     client = Client("d1", 1001)
     with closing(registered(server.secure_port, "d1", access)) as one:

@@ -30,7 +30,7 @@ def store(store_name: str, state: object) -> Iterator[EventStore]:
 
 @given(st.builds(ClusterCursor, text, numbers, text, text, numbers, text, numbers, numbers, numbers, st.integers(-1, 2**62)))
 def test_what_is_written_is_read(cursor: ClusterCursor) -> None:
-    """A cursor of ours comes back as it was."""
+    """Our cursor comes back as it was."""
     assert ClusterCursor.decode(cursor.encode()) == cursor
 
 

@@ -87,7 +87,7 @@ def times(host: Host, words: str) -> list[str]:
 
 def test_failover(mariadb: Server, database: str, tmp_path: Path) -> None:
     """The active server is killed, then the next one cut off from ZooKeeper, then ZooKeeper restarted: each time one server is active, after
-    the one before it had stopped; the client goes on there at its cursor, nothing is left out, and all comes in order."""
+    the one before it had stopped; the client continues there at its cursor, nothing is left out, and all comes in order."""
     with zookeeper() as own, cluster(mariadb, database, own, tmp_path) as running:
         client, hosts, proxies = running.client, running.hosts, running.proxies
         running.put(30)
@@ -110,7 +110,7 @@ def test_failover(mariadb: Server, database: str, tmp_path: Path) -> None:
         running.put(10)
         running.all_acked()
         proxies[1].stalled.clear()
-        # ZooKeeper restarted: meanwhile nobody is served
+        # ZooKeeper restarted: meanwhile no client is served
         own.kill()
         wait_for(lambda: running.active() == -1, "nobody is active")
         running.put(10)

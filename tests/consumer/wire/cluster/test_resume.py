@@ -54,7 +54,7 @@ def found(store: EventStore, cursor: ClusterCursor) -> int | type[Exception]:
 @pytest.mark.parametrize("gtid", [mariadb, mysql])
 def test_by_gtids(gtid: Gtid, tmp_path: Path, seed: int) -> None:
     """Whatever part of the transactions two stores have, and whatever their files are called, the cursor of one is found in the other
-    behind the same transaction; where what follows is not kept, or it is not there yet, that is said."""
+    behind the same transaction; where what follows is not kept, or it is not there yet, the error says that."""
     rng = random.Random(seed)
     for round in range(12):
         here = sorted(rng.sample(range(1, 60), rng.randrange(1, 40)))

@@ -73,7 +73,7 @@ def names(store: EventStore) -> dict[str, int]:
 
 
 def test_only_the_active_one_serves(serve: Callable[..., ServerThread], stores: list[EventStore]) -> None:
-    """The other one refuses, and says where to go; when the active one ends it serves, and the client goes on at its ack, with what it
+    """The other one refuses, and says where to go; when the active one ends it serves, and the client continues at its ack, with what it
     was given and had not acked."""
     put(stores[0], range(1, 11))
     put(stores[1], range(1, 11), file="mysql-bin.000900")

@@ -167,7 +167,7 @@ def test_what_is_acked_during_the_last_look_is_written(
 
 
 def test_two_that_write_one_cursor(register: Register, destination: str, plain_client: Any) -> None:
-    """A cursor that somebody else has written is written again by the active server; by one that is not any more, it is left."""
+    """A cursor that another server has written is written again by the active server; by one that is not any more, it is left."""
     one, client = register(), Client(destination, 1001)
     path = f"/otter/canal/destinations/{destination}/1001/cursor"
     wait_for(lambda: one.serves(destination), "it is active")

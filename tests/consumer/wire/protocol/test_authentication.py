@@ -45,7 +45,7 @@ def test_forty_hex_digits_as_password() -> None:
 
 
 def test_refused_settings() -> None:
-    """A hash that is none, and a password beside a hash, are refused with what is wanted."""
+    """A hash that is none, and a password together with a hash, are refused with what is wanted."""
     with pytest.raises(ValueError, match="40 hex digits"):
         Credentials.make("u", "", "canal")
     with pytest.raises(ValueError, match="not both"):

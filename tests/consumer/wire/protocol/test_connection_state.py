@@ -244,7 +244,7 @@ def test_compressed_packet() -> None:
 
 
 def test_nonsense_keeps_the_connection(seed: int) -> None:
-    """Random bodies and packets are answered 400 or make a request; the connection goes on. Only a bad length ends it."""
+    """Random bodies and packets are answered 400 or make a request; the connection continues. Only a bad length ends it."""
     rng = random.Random(seed)
     good = [packet(kind, body) for kind, body, _ in REQUESTS]
     made = connection()

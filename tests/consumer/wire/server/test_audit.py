@@ -114,7 +114,7 @@ def test_refused_connections(new_server: NewServer, store: EventStore, lines: Ca
 
 
 def test_new_clients_of_one_login(new_server: NewServer, store: EventStore, lines: Callable[[str], list[str]]) -> None:
-    """One login begins so many client ids and no more; those there go on, one unsubscribed makes place for another, others log in."""
+    """One login begins so many client ids and no more; those there continue, one unsubscribed makes place for another, others log in."""
     server = new_server(max_new_clients=2)
     with closing(RawClient(server.port, store.name)) as client, closing(RawClient(server.port, store.name, 50)) as other:
         for number in (1, 2):
@@ -175,7 +175,7 @@ def test_left_with_batches(new_server: NewServer, store: EventStore, lines: Call
 def test_takeovers(
     new_server: NewServer, store: EventStore, lines: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that another server had is noted where it goes on; one that comes back to the same server is not."""
+    """A client that another server had is noted where it continues; one that comes back to the same server is not."""
     monkeypatch.setattr(sessions, "_LOOK", 0.05)
     one, two = new_server(release_after=0.1), new_server(release_after=0.1)
     for server in (one, one, two, two, one):

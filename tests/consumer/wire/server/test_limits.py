@@ -114,7 +114,7 @@ def test_two_servers(new_server: NewServer, store: EventStore) -> None:
 
 
 def test_store_removed_and_made_again(connect: Connect, store: EventStore) -> None:
-    """When a store is removed its clients are told; when one of its name is back they go on there."""
+    """When a store is removed its clients get an error; when one of its name is back they continue there."""
     client = connect()
     name = store.name
     store.close()
@@ -129,7 +129,7 @@ def test_store_removed_and_made_again(connect: Connect, store: EventStore) -> No
 
 
 def test_evicted(new_store: NewStore, server: ServerThread) -> None:
-    """A client that was evicted is told that events are gone, on every request, until it unsubscribes."""
+    """A client that was evicted hears that events are gone, on every request, until it unsubscribes."""
     store = new_store(capacity=16, lag="evict", evict_after=0.05)
     client = RawClient(server.port, store.name)
     client.subscribe()
@@ -148,7 +148,7 @@ def test_evicted(new_store: NewStore, server: ServerThread) -> None:
 
 
 def test_filter_that_takes_too_long(connect: Connect, store: EventStore) -> None:
-    """A filter made to burn time costs its own client an error and no events; other clients read on beside it."""
+    """A filter made to burn time costs its own client an error and no events; other clients continue meanwhile."""
     long = OTHER._replace(database="a" * 64, table="a" * 64)
     for filter, refusal in ((r"(a+)+\.x,(.*)*b", False), (f"(?:(?!(?:{'|'.join('a' * i for i in range(1, 99))})*x)a)*", True)):
         evil = connect(666, filter=filter)
@@ -171,7 +171,7 @@ def test_filter_that_takes_too_long(connect: Connect, store: EventStore) -> None
 
 
 def test_only_these_stores(new_server: NewServer, new_store: NewStore) -> None:
-    """A server told which stores to serve serves no other."""
+    """A server with a list of stores serves no other."""
     store, other = new_store(), new_store()
     server = new_server(stores=(store.name,))
     client = RawClient(server.port, other.name)
@@ -203,7 +203,7 @@ def test_idle_and_unauthenticated(new_server: NewServer, store: EventStore) -> N
 
 
 def test_frames_and_connections(new_server: NewServer, store: EventStore) -> None:
-    """A frame above the limit is answered and the connection closed; connections above the limit are told so, and closed."""
+    """A frame above the limit is answered and the connection closed; connections above the limit get an error, and are closed."""
     server = new_server(max_frame=200, max_connections=2)
     client = RawClient(server.port, store.name)
     assert "allowed are 0 to 200" in refused(client.subscribe("x" * 300), 400)

@@ -50,7 +50,7 @@ def test_a_new_client_begins_at_the_logs_beginning(server: ServerThread, store: 
 
 
 def test_a_client_that_left_goes_on_after_a_reboot(new_server: NewServer, store: EventStore) -> None:
-    """Unsubscribed, away over a reboot and far behind the ring: it goes on at what it had acked."""
+    """Unsubscribed, away over a reboot and far behind the ring: it continues at what it had acked."""
     put(store, range(10))
     server = new_server()
     client = RawClient(server.port, store.name)
@@ -94,7 +94,7 @@ def test_a_client_whose_store_is_removed(server: ServerThread, store: EventStore
 def test_a_packaged_client_over_a_reboot(
     package: str, packaged: Callable[[str], PackagedClient], new_server: NewServer, store: EventStore
 ) -> None:
-    """An unmodified client goes on at its ack after server and memory were gone; what it had and did not ack comes again or is its own."""
+    """An unmodified client continues at its ack after server and memory were gone; what it had and did not ack comes again or is its own."""
     put(store, range(10))
     server, first = new_server(), packaged(package)
     start(first, server, store)

@@ -42,7 +42,7 @@ def test_handshake(connect: Connect) -> None:
 
 
 def test_get_and_ack(connect: Connect, store: EventStore) -> None:
-    """What is there comes at once; nothing there is batch -1; ids rise from 1; acks of -1 are ignored."""
+    """Present events come at once; nothing there is batch -1; ids rise from 1; acks of -1 are ignored."""
     client = connect()
     assert client.get().batch_id == -1
     client.ack(-1)
@@ -114,7 +114,7 @@ def test_state_belongs_to_the_client_not_the_connection(connect: Connect, store:
 
 
 def test_unsubscribe(connect: Connect, store: EventStore) -> None:
-    """An unsubscribed client holds nothing and is told to subscribe; it goes on where it had acked."""
+    """An unsubscribed client holds nothing and gets an error that says to subscribe; it continues where it had acked."""
     client = connect()
     for i in range(2):
         store.put(events([i]))
@@ -161,7 +161,7 @@ def test_waits_until_full(connect: Connect, store: EventStore) -> None:
 
 
 def test_waits_until_the_deadline(connect: Connect, store: EventStore) -> None:
-    """A time-out gives what is there at the deadline: too few, or nothing."""
+    """A time-out gives the events at the deadline: too few, or nothing."""
     client = connect()
     began = time.monotonic()
     assert client.get(5, timeout=200, unit=-1).batch_id == -1
@@ -249,7 +249,7 @@ def test_client_gone_while_it_waits(connect: Connect, store: EventStore, server:
 
 
 def test_slow_reader(connect: Connect, store: EventStore, server: ServerThread) -> None:
-    """A client that asks and does not read is not served on, costs one answer's memory, and holds up nobody."""
+    """A client that asks and does not read is not served on, costs one answer's memory, and holds up no other."""
     slow = connect(1)
     slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
     for i in range(40):
@@ -295,7 +295,7 @@ def test_ack_and_close_at_once(connect: Connect, store: EventStore, server: Serv
 
 
 def test_two_connections_of_a_client_wait(connect: Connect, store: EventStore) -> None:
-    """Two GETs of one client that wait get different batches; one whose time ends is answered in time beside one that goes on."""
+    """Two GETs of one client that wait get different batches; one whose time ends is answered in time while the other waits."""
     one, two = connect(), connect()
     one.send(T.GET, m.Get(**one.name, fetch_size=3, timeout=0))
     assert two.get(3, timeout=200).batch_id == -1
@@ -325,7 +325,7 @@ def test_one_enormous_event(capacity: int, new_store: NewStore, server: ServerTh
 
 
 def test_full_disk(connect: Connect, store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the state cannot be written the client is told, and nothing is lost: the batch comes when it can be."""
+    """Where the state cannot be written the client gets an error, and nothing is lost: the batch comes when it can be."""
     client = connect()
     store.put(events([1]))
     with monkeypatch.context() as patch:
@@ -356,7 +356,7 @@ def test_without_transaction_entries(new_store: NewStore, new_server: NewServer)
 
 
 def test_a_hash_in_place_of_the_password(new_store: NewStore, new_server: NewServer) -> None:
-    """What canal.passwd is lets the password's owner in, by Canal's scramble and in clear, and nobody who has the hash alone."""
+    """What canal.passwd is lets the password's owner in, by Canal's scramble and in clear, and no client that has the hash alone."""
     hashed = "E3619321C1A937C46A0D8BD1DAC39F93B27D4458"  # of "canal"
     store = new_store()
     server = new_server(user="me", password_hash=lambda: hashed)

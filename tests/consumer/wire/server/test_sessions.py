@@ -78,7 +78,7 @@ def test_given_back_when_the_last_connection_ends(new_server: NewServer, store: 
 
 
 def test_given_back_by_a_client_that_asks_nothing(new_server: NewServer, store: EventStore) -> None:
-    """A connection that is open and asks nothing gives it back after the time; one that waits in a GET asks; it goes on where it was."""
+    """A connection that is open and asks nothing gives it back after the time; one that waits in a GET asks; it continues where it was."""
     server = new_server(release_after=0.4)
     with closing(RawClient(server.port, store.name, 1)) as idle, closing(RawClient(server.port, store.name, 2)) as waiting:
         idle.subscribe()
@@ -90,10 +90,10 @@ def test_given_back_by_a_client_that_asks_nothing(new_server: NewServer, store: 
         wait_for(lambda: owners(store) == [0, os.getpid()], "one is free")
         time.sleep(0.8)
         assert owners(store) == [0, os.getpid()]
-        with closing(RawClient(server.port, store.name, 3)) as third:  # the one that waits keeps nobody from being looked after
+        with closing(RawClient(server.port, store.name, 3)) as third:  # the one that waits keeps no other from being served
             third.subscribe()
         wait_for(lambda: owners(store) == [0, os.getpid(), 0], "one that came later is free")
-        EventStore.attach(store.name).subscribe("canal-1").close()  # for its next owner, whoever that is
+        EventStore.attach(store.name).subscribe("canal-1").close()  # for its next owner
         idle.ack(1)
         store.put(events([2]))
         assert ids(idle.get()) == [2]

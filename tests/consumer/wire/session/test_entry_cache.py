@@ -15,7 +15,7 @@ from tests.consumer.wire.harness import OTHER, events
 
 
 def test_bounded() -> None:
-    """The oldest entries make space; entries that nobody is sent are remembered as that."""
+    """The oldest entries make space; entries that no client is sent are remembered as that."""
     cache = EntryCache(1, 100)
     cache.keep(0, None)
     for sequence in range(1, 50):

@@ -1,4 +1,4 @@
-"""shmstore.consumer.wire.session.outbox: what waits to be delivered, beside a plain list of (sequence, entry, rows, alone)."""
+"""shmstore.consumer.wire.session.outbox: what waits to be delivered, compared with a plain list of (sequence, entry, rows, alone)."""
 
 from __future__ import annotations
 

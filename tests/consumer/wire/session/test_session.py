@@ -155,7 +155,7 @@ def test_new_owner_goes_on(new_store: Callable[..., EventStore], open_session: M
 def test_killed_before_the_record_was_written(
     lost: str, new_store: Callable[..., EventStore], open_session: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server killed between the store's cursor and the record loses nothing: a batch that nobody was given comes again."""
+    """A server killed between the store's cursor and the record loses nothing: a batch that no client was given comes again."""
     store = itemsize(new_store)
     for i in range(3):
         store.put(events([i]))
@@ -179,7 +179,7 @@ def test_killed_before_the_record_was_written(
 
 
 def test_another_life_of_the_store(new_store: Callable[..., EventStore], open_session: Make, tmp_path: Path) -> None:
-    """Batches given from a store that was removed are forgotten; ids go on rising."""
+    """Batches given from a store that was removed are forgotten; ids continue rising."""
     store = new_store()
     store.put(events([1]))
     session = open_session(store)
@@ -196,7 +196,7 @@ def test_another_life_of_the_store(new_store: Callable[..., EventStore], open_se
 
 
 def test_filter_frees_what_it_drops(new_store: Callable[..., EventStore], open_session: Make) -> None:
-    """A client that wants little of a busy store holds up nobody: what its filter drops is acked as it passes."""
+    """A client that wants little of a busy store holds up no other: what its filter drops is acked as it passes."""
     store = itemsize(new_store, capacity=64)
     session = open_session(store)
     session.filter(r"shop\.audit")
@@ -241,12 +241,12 @@ def test_new_filter(new_store: Callable[..., EventStore], open_session: Make) ->
     session.ack(1)
     session.close()
     again = open_session(store)
-    assert again.outstanding == (Given(2, 8),)  # with the transaction after it that nobody wants
+    assert again.outstanding == (Given(2, 8),)  # with the transaction after it that no client wants
     assert get(again, 3) == (3, [11], 3)
 
 
 def test_forgotten_and_back(new_store: Callable[..., EventStore], open_session: Make) -> None:
-    """After an unsubscribe nothing holds the store; who subscribes again goes on at what was acked, while it is there."""
+    """After an unsubscribe nothing holds the store; who subscribes again continues at what was acked, while it is there."""
     store = itemsize(new_store, capacity=16)
     keeper = store.subscribe("keeper")
     session = open_session(store)
