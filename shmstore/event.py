@@ -194,20 +194,31 @@ class _Event(NamedTuple):
 
 
 class Event(_Event):
-    """One binlog event as a store keeps it (Canal's Entry), or one of your own.
+    """One binlog event as a store keeps it (Canal's Entry), or one of your own. Immutable.
 
-    Fields, in order: entry, type, position, time_ms, server_id=0, length=0, transaction="", order=0, part=0, database="", table=None,
-    rows=(), sql="", props={}, cut=None.
+        for event in batch:
+            for before, after in event.records():  # dicts by column name
+                print(event.sequence, event.type.name, event.table.table, before, after)
 
-    `position` is the end of the event in the binlog and `length` its bytes there, so that it started at
-    ``position.offset - length``. `time_ms` is the event time in milliseconds since 1970 UTC. `transaction` is the GTID
-    of the transaction, or ``file:offset`` of its first event where there are no GTIDs; `order` counts the events in
-    it from 0 (BEGIN). `part` counts the numbered parts of a transaction larger than the producer's buffer.
-    A rows event has `table` and `rows`; a DDL has `database` and `sql`. `props` holds the rest as text, by Canal's
-    names where it has one (``xid``, ``thread_id``, ``rows_query`` ...). `cut` is for the producer alone.
+    Attributes:
+        entry: What it is: BEGIN, ROWS, END, HEARTBEAT or DDL.
+        type: What it does, such as INSERT, UPDATE, DELETE or ALTER.
+        position: The end of the event in the binlog.
+        time_ms: The event's time, in milliseconds since 1970 UTC.
+        server_id: The id of the server that wrote it.
+        length: Its bytes in the binlog: it starts at ``position.offset - length``.
+        transaction: The GTID of its transaction, or ``file:offset`` of the first event where there are no GTIDs.
+        order: Its number in the transaction, from 0 (BEGIN).
+        part: The number of its part, in a transaction larger than the producer's buffer.
+        database: The database of a DDL.
+        table: The table of a rows event.
+        rows: The rows of a rows event, each a `Row`.
+        sql: The statement of a DDL.
+        props: The rest as text, by Canal's names where it has one (``xid``, ``thread_id``, ``rows_query``).
+        cut: For the producer alone.
 
-    `sequence` is the number of the event in the store that it was read from. It is no part of the value: the event that was put and
-    the one that is read are equal.
+    Its fields are in this order; all after `time_ms` have defaults. `sequence` is its number in the store that it was read from. It is no
+    part of the value: the event that was put and the one that is read are equal.
     """
 
     @property
