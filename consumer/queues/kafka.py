@@ -119,10 +119,12 @@ class Kafka:
         self._counts: dict[str, int] = {}  # partitions of topics
         self._error: KafkaError | None = None  # what the client last said of itself
         self._failed: list[tuple[Any, Message]] = []  # what was not delivered, without row and sequence
-        self._sent: Sequence[Message] = ()  # the batch in hand
+        self._sent: list[Message] = []  # the batch in hand
+        self._begun = False  # whether a part of it was taken
         self._sequence = -1  # of the mark
         self._hung = False  # whether the last mark was in a transaction that hung
         self._clean: set[str] = set()  # topics in which nothing hangs
+        self._suspects: set[str] = set()  # topics in which something hung while a transaction was open
         try:
             Producer(self._settings)
         except (KafkaException, ValueError, TypeError) as error:
@@ -245,15 +247,19 @@ class Kafka:
         Where the last mark hung, all that hangs is of its batch, which is sent again. Else what is behind the mark was never to be committed; what
         the mark counts was, and the next transaction commits it.
         """
+        if hanging := self._hanging(topics):
+            self._abort(hanging)
+        self._clean |= topics
+
+    def _hanging(self, topics: set[str]) -> list[TopicPartition]:
+        """Where in those of `topics` that were not looked at yet something hangs that is to be ended."""
         if not (new := topics - self._clean):
-            return
+            return []
         admin = self._admin
         assert admin is not None
         places = [TopicPartition(topic, number) for topic in new for number in range(self.partitions(topic))]
         open_ = self._asked(lambda: hiding(admin, places), "does not say which transactions are open")
-        if hanging := [place for place in open_ if self._hung or self._is_behind(place)]:
-            self._abort(hanging)
-        self._clean |= new
+        return [place for place in open_ if self._hung or self._is_behind(place)]
 
     def _is_behind(self, place: TopicPartition) -> bool:
         """Whether the message at a place is of an event behind the mark, as far as its headers say that."""
@@ -339,22 +345,31 @@ class Kafka:
 
     # ---------------------------------------------------------------- send
 
+    def take(self, messages: Sequence[Message]) -> None:
+        """Hand over the first messages of a batch: the client sends them while the rest is made. They come in with the next `send`."""
+        self._bring_in(messages, None)
+
     def send(self, messages: Sequence[Message], mark: Mark) -> None:
-        """Bring in the messages and the mark, as one transaction."""
+        """Bring in the messages and the mark, as one transaction, with those that were taken."""
+        self._bring_in(messages, mark)
+
+    def _bring_in(self, messages: Sequence[Message], mark: Mark | None) -> None:
         producer = self._producer
         if producer is None:
             raise QueueUnreachable("Kafka is not open")
-        for topic in {message.topic for message in messages}:
+        topics = {message.topic for message in messages}
+        for topic in topics:
             self.partitions(topic)
-        self._failed.clear()
         try:
-            if self.exactly_once:
-                self._end_hanging({message.topic for message in messages})
-                producer.begin_transaction()
-            self._sent = messages
+            self._begin(producer, topics)
+            self._sent += messages
             self._produce_all(producer, messages)
+            if mark is None:
+                return
             if self.exactly_once:
                 self._produce(producer, Message(self._progress, self._key, mark.to_json(), 0))
+            self._begun = False  # from here on the broker may have it, whatever we hear
+            if self.exactly_once:
                 self._commit(producer)
                 self._sequence = mark.sequence
             else:
@@ -366,6 +381,25 @@ class Kafka:
         except BaseException:
             self.close()
             raise
+
+    def _begin(self, producer: Producer, topics: set[str]) -> None:
+        """Begin a batch, or continue the one in hand, with messages for `topics`."""
+        if self._begun:
+            # What hangs is ended by a transaction of its own, before the batch's: so that one begins again.
+            if hanging := self._hanging(topics):
+                self._suspects |= {place.topic for place in hanging}
+                raise QueueUnreachable(
+                    f"Kafka's topic {hanging[0].topic} has a transaction of {self._reader!r} that was not ended"
+                )
+            self._clean |= topics
+            return
+        self._failed.clear()
+        self._sent = []
+        if self.exactly_once:
+            self._end_hanging(topics | self._suspects)
+            self._suspects.clear()
+            producer.begin_transaction()
+        self._begun = True
 
     def _produce_all(self, producer: Producer, messages: Sequence[Message]) -> None:
         produce = producer.produce
@@ -450,7 +484,7 @@ class Kafka:
                 raise self._raised(error, "did not take a message") from cause
 
     def _end_open(self) -> None:
-        """End the open transaction now: the broker answers, and `open` would have to wait until its coordinator has ended it."""
+        """End the open transaction now, as far as the broker answers: `open` would have to wait until its coordinator has ended it."""
         if self._producer is not None:
             with suppress(KafkaException):
                 self._producer.abort_transaction(_SLICE)
@@ -464,7 +498,10 @@ class Kafka:
 
     def close(self) -> None:
         """Let go of the client. What was not committed is not there for readers of committed messages."""
+        if self._begun:
+            self._end_open()  # else those readers would wait for its time-out
         producer, self._producer, self._admin = self._producer, None, None
+        self._begun = False
         if producer is not None:
             producer.purge(in_flight=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from shmstore import ShmStoreError
 
@@ -102,3 +102,11 @@ class Queue(Protocol):
 
     def close(self) -> None:
         """Let go of all; what was sent stays."""
+
+
+@runtime_checkable
+class EarlyQueue(Queue, Protocol):
+    """A queue that works on messages while the rest of their batch is made. Only one with `exactly_once` is given messages early."""
+
+    def take(self, messages: Sequence[Message]) -> None:
+        """Begin to bring in messages: they come in with those of the next `send` and its mark, or not at all. Raises what `send` raises."""

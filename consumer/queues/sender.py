@@ -4,7 +4,8 @@ Plan. What is done is what the queue says. At the start, and after every error, 
 gives the mark of what is in it. Reading continues after the mark, whatever the subscription had acked. So there is one way on from a kill, a lost
 broker and a commit whose answer did not come. The ack follows the mark, and only frees the store.
 
-A power cut must not give sequences that the mark counts to other events: a batch is sent once the store's log has it on disk.
+A power cut must not give sequences that the mark counts to other events: a batch is committed once the store's log has it on disk. A queue with
+transactions may take its messages before.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from shmstore.consumer.consumer import Consumer
 from shmstore.consumer.formats.json_text import dump
 from shmstore.consumer.monitoring.counters import Counters, figure
 from shmstore.consumer.queues.messages import MessageOptions, Messages
-from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, Queue, QueueUnreachable
+from shmstore.consumer.queues.queue import EarlyQueue, Mark, Message, MessageTooLarge, Queue, QueueUnreachable
 from shmstore.event import Event, EventType
 from shmstore.sources import place_text, sources_text
 from shmstore.start_position import parse_start
 from shmstore.store.reader_place import ReaderPlace
 
 OVERSIZED: Final = ("stop", "skip", "truncate", "claim-check")
+PIECE: Final = 100  # messages that a queue is given while the rest of their batch is made
 FIRST_PAUSE: Final = 0.2  # seconds before the queue is opened again; twice as long each time
 LONGEST_PAUSE: Final = 30.0
 
@@ -76,6 +78,7 @@ class Sender:
             raise ValueError("oversized claim-check needs a folder, and nothing else has one")
         self.counters = SenderCounters()
         self._consumer, self._queue, self._options = consumer, queue, options
+        self._early = queue if isinstance(queue, EarlyQueue) and queue.exactly_once else None
         self._messages = Messages(options, queue.partitions)
         self._oversized, self._folder = oversized, Path(folder)
         self._stopped = threading.Event()
@@ -153,9 +156,10 @@ class Sender:
         found = place.has(event.transaction, event.position)
         return event.position.order <= place.position.order if found is None else found
 
-    def _messages_of(self, batch: Batch) -> list[Message]:
-        """The messages of a batch, without what is in the queue already."""
+    def _messages_of(self, batch: Batch) -> tuple[list[Message], int]:
+        """The messages of a batch, without what is in the queue already, and how many of the first ones the queue took meanwhile."""
         found: list[Message] = []
+        taken, early = 0, self._early
         for event in batch:
             made = self._messages.of_event(event)
             if self._place is not None and self._is_in(event):
@@ -163,11 +167,18 @@ class Sender:
             else:
                 found += made
             self._inside = "" if event.ends_transaction else event.transaction
-        return found
+            if early is not None and len(found) >= taken + PIECE:
+                try:
+                    early.take(found[taken:])
+                    taken = len(found)
+                except MessageTooLarge:  # `send` meets it again, with all messages
+                    early.open()
+                    taken, early = 0, None
+        return found, taken
 
     def _send(self, batch: Batch) -> None:
         """Send a batch, until it is in."""
-        messages = self._messages_of(batch)
+        messages, taken = self._messages_of(batch)
         ended = None if batch.ack_point is None else batch.position_of(batch.ack_point)
         if ended is not None:
             self._gtids = sources_text(ended.sources) if ended.sources else ended.gtids or self._gtids
@@ -178,10 +189,10 @@ class Sender:
         self._first = self._first or (mark.epoch, batch.first)
         while True:
             try:
-                self._queue.send(messages, mark)
+                self._queue.send(messages[taken:], mark)
                 break
             except MessageTooLarge as error:
-                messages = self._without(messages, error)
+                messages, taken = self._without(messages, error), 0
                 self._queue.open()
         count = self.counters
         count.messages += len(messages)

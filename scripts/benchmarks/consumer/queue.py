@@ -3,7 +3,7 @@
 All write into one broker on this host, whose CPU is not counted. The first quarter of a load is not counted either: a JVM compiles while it runs.
 
     shmstore json, debezium, canal   `shmstore produce` and `shmstore queue --format ...`, exactly once, with headers but for canal
-    bare loop                        confluent-kafka with the same messages of json, made before: what the client and the broker bound
+    bare loop json, ...              confluent-kafka with the same messages, made before: what the client and the broker bound
     Canal                            Canal's own server with its own Kafka producer, flat messages, the settings that it ships with
     Debezium                         Debezium's engine with a handler that only counts: without Kafka, so in its favor (MySQL)
 """
@@ -57,7 +57,8 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
                     measure.say(f"queue: {subject} is left out: {error}")
                     continue
                 _add(taken, case, subject, pairs)
-            _add(taken, case, "bare loop", [_bare(server, broker, load) for _ in range(runs)])
+            for form in size.some(FORMATS):
+                _add(taken, case, f"bare loop {form}", [_bare(server, broker, load, form) for _ in range(runs)])
             if not (why := debezium.missing() if size.peers else "no peer is measured"):
                 _add(taken, case, "Debezium", [(rate, 0.0) for rate, _ in decode.several(runs, debezium.read, server.port, load)])
             else:
@@ -136,13 +137,13 @@ def _canals(server: Server, broker: Broker, load: loads.Load) -> _Rates:
         return measure.timed(sent, load.rows, [process.pid])
 
 
-def _bare(server: Server, broker: Broker, load: loads.Load) -> _Rates:
-    """The messages of json, made beforehand, in transactions as large."""
+def _bare(server: Server, broker: Broker, load: loads.Load, form: str) -> _Rates:
+    """The same messages, made beforehand, in transactions as large."""
     with tempfile.TemporaryDirectory() as state, _filling(server, load, state) as (name, _):
         _wait_for(lambda: _attached(name, state))
         made: list[list[Message]] = []
         rows = 0
-        maker = Messages(MessageOptions(name), lambda topic: 1)
+        maker = Messages(MessageOptions(name, form, headers=form != "canal"), lambda topic: 1)
         with Consumer(name, "bare", limit_events=5000, limit_bytes=64 << 20, state=state) as consumer:
             for batch in consumer:
                 made.append([message for event in batch for message in maker.of_event(event)])

@@ -19,6 +19,7 @@ class Broker:
     mark: Mark | None = None
     epoch: int = 0
     transactional: bool = True
+    early: int = 0  # messages that were taken before their batch was sent
     #: What goes wrong in the next calls: "" nothing, "open", "before", "half", "answer" (it came in, and the answer is lost), "gone" (all that
     #: was in, and the mark, is lost).
     faults: list[str] = field(default_factory=list)
@@ -36,6 +37,7 @@ class MemoryQueue:
 
     def __init__(self, broker: Broker) -> None:
         self._broker, self._mine = broker, -1
+        self._taken: list[Message] = []
 
     @property
     def exactly_once(self) -> bool:
@@ -47,19 +49,33 @@ class MemoryQueue:
             raise QueueUnreachable("memory does not answer")
         broker.epoch += 1
         self._mine = broker.epoch
+        self._taken = []
         return broker.mark if broker.transactional else None
 
     def partitions(self, topic: str) -> int:
         return self._broker.partitions
 
-    def send(self, messages: Sequence[Message], mark: Mark) -> None:
-        broker, fault = self._broker, self._broker.fault()
-        if self._mine != broker.epoch:
+    def take(self, messages: Sequence[Message]) -> None:
+        if self._broker.fault():
+            self._mine = -1
+            raise QueueUnreachable("memory is lost")
+        self._checked(messages)
+        self._taken += messages
+        self._broker.early += len(messages)
+        self._mine = self._broker.epoch
+
+    def _checked(self, messages: Sequence[Message]) -> None:
+        if self._mine != self._broker.epoch:
             raise QueueRefused("another instance was opened")
         self._mine = -1  # until it went well
         for message in messages:
-            if len(message.value or b"") > broker.most_bytes:
+            if len(message.value or b"") > self._broker.most_bytes:
                 raise MessageTooLarge("too large", message)
+
+    def send(self, messages: Sequence[Message], mark: Mark) -> None:
+        broker, fault = self._broker, self._broker.fault()
+        self._checked(messages)
+        messages, self._taken = [*self._taken, *messages], []
         if fault == "gone":
             broker.kept.clear()
             broker.mark = None

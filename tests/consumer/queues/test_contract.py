@@ -12,7 +12,7 @@ import pytest
 from shmstore.consumer.queues import kinds
 from shmstore.consumer.queues.kafka import Kafka
 from shmstore.consumer.queues.nats_stream import NatsStream
-from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, Queue, QueueRefused
+from shmstore.consumer.queues.queue import EarlyQueue, Mark, Message, MessageTooLarge, Queue, QueueRefused
 from shmstore.consumer.queues.rabbitmq import RabbitMQ
 from shmstore.consumer.queues.redis_streams import RedisStreams
 from tests.certificates import self_signed
@@ -94,6 +94,12 @@ def marked(request: pytest.FixtureRequest) -> Iterator[Tried]:
     yield from _closed(WITH_MARKS[request.param](request))
 
 
+@pytest.fixture(params=("memory", "kafka"))
+def early(request: pytest.FixtureRequest) -> Iterator[Tried]:
+    """Each that takes messages before their batch is sent."""
+    yield from _closed(WITH_MARKS[request.param](request))
+
+
 def _closed(kind: Tried) -> Iterator[Tried]:
     made: list[Queue] = []
 
@@ -169,6 +175,30 @@ def test_all_or_nothing(marked: Tried, topic: str) -> None:
     assert queue.open() is None
     queue.send([Message(topic, b"k", b"4")], Mark(1, 2))
     assert [value for each in marked.read(topic).values() for _, value in each] == [b"4"]
+
+
+def test_what_is_taken_early(early: Tried, topic: str) -> None:
+    """It comes in with the send behind it, in order, or not at all; one that is too large ends it as in a send."""
+    queue = early.connect(f"s/{topic}")
+    assert isinstance(queue, EarlyQueue)
+    queue.open()
+    queue.send([Message(topic, b"k", b"0")], Mark(1, 1))
+    queue.take([Message(topic, b"k", b"lost")])
+    assert queue.open() == Mark(1, 1)
+    queue.take([Message(topic, b"k", b"1")])
+    queue.take([Message(f"{topic}-more", b"k", b"2")])
+    queue.send([Message(topic, b"k", b"3")], Mark(1, 2))
+    queue.take([Message(topic, b"k", b"4")])
+    queue.send([], Mark(1, 3))
+    queue.take([Message(topic, b"k", b"never")])
+    large = Message(topic, b"k", b"x" * (2 << 20))
+    with pytest.raises(MessageTooLarge) as caught:
+        queue.take([large])
+    assert caught.value.message is large
+    assert queue.open() == Mark(1, 3)
+    queue.send([Message(topic, b"k", b"5")], Mark(1, 4))
+    assert [value for each in early.read(topic).values() for _, value in each] == [b"0", b"1", b"3", b"4", b"5"]
+    assert [value for each in early.read(f"{topic}-more").values() for _, value in each] == [b"2"]
 
 
 def test_nothing_but_a_mark(marked: Tried, topic: str) -> None:

@@ -89,6 +89,21 @@ def test_a_broker_that_goes_and_comes(log_store: EventStore) -> None:
         outlive_the_server(log_store, "kafka", broker, lambda topic: committed(broker, topic))
 
 
+def test_a_batch_that_is_given_up(kafka_broker: Broker, store_name: str) -> None:
+    """What was taken and never sent holds up no reader of the topic once the queue is closed."""
+    ours, other = (Kafka(kafka_broker.address, f"{name}/{store_name}") for name in ("ours", "other"))
+    ours.open()
+    ours.take([Message(store_name, b"k", b"never", 0)])
+    producer = ours._producer
+    assert producer is not None
+    producer.flush(30)
+    ours.close()
+    other.open()
+    other.send([Message(store_name, b"k", b"there", 0)], Mark(1, 1))
+    other.close()
+    assert values(kafka_broker, store_name) == [b"there"]
+
+
 def test_a_sender_that_hides_another_ones_mark(kafka_broker: Broker) -> None:
     """An open transaction of another sender in front of our mark: `open` waits until that is decided, and finds the mark."""
     other, ours = Kafka(kafka_broker.address, "hidden/other"), Kafka(kafka_broker.address, "hidden/ours")
@@ -150,6 +165,27 @@ def test_rows_that_hang(kafka_broker: Broker, store_name: str, sequence: int, th
     assert queue.open() == Mark(1, 5)
     queue.send([Message(topic, b"k", b"sent", 1)], Mark(1, 7))
     assert values(kafka_broker, topic) == there
+    queue.close()
+
+
+def test_rows_that_hang_in_a_later_topic(kafka_broker: Broker, store_name: str) -> None:
+    """They are met when a part of the batch was taken: the batch begins again, and first they are ended."""
+    first, later, reader = f"{store_name}-first", f"{store_name}-later", f"s/{store_name}"
+    queue = Kafka(kafka_broker.address, reader, progress_topic=f"{store_name}-marks")
+    queue.open()
+    queue.send([Message(first, b"k", b"0", 1), Message(later, b"k", b"0", 1)], Mark(1, 5))
+    queue.close()
+    leave_hanging(kafka_broker, reader, [Message(later, b"k", b"hung", 1, headers=[("shmstore.sequence", b"7")])])
+    assert queue.open() == Mark(1, 5)
+    queue.take([Message(first, b"k", b"1", 1)])
+    with pytest.raises(QueueUnreachable, match=f"topic {later} has a transaction of '{reader}' that was not ended"):
+        queue.take([Message(later, b"k", b"1", 1)])
+    assert queue.open() == Mark(1, 5)
+    queue.take([Message(first, b"k", b"1", 1)])
+    queue.take([Message(later, b"k", b"1", 1)])
+    queue.send([], Mark(1, 7))
+    assert values(kafka_broker, first) == [b"0", b"1"]
+    assert values(kafka_broker, later) == [b"0", b"1"]
     queue.close()
 
 
@@ -383,5 +419,5 @@ def test_the_bench_measures(kafka_broker: Broker, mariadb: Server, monkeypatch: 
         found = bench.measure_all(1, measure.SMALLEST)
     finally:
         execute(mariadb, "bench", "DROP DATABASE bench")
-    assert {m.subject for m in found} == {"shmstore json", "bare loop"}
+    assert {m.subject for m in found} == {"shmstore json", "bare loop json"}
     assert all(m.median > 0 for m in found)

@@ -29,7 +29,8 @@ FAULTS = st.sampled_from(["", "", "open", "before", "half", "answer"])
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue is tried again at once."""
+    """A queue is tried again at once, and takes messages early."""
+    monkeypatch.setattr(module, "PIECE", 2)
     monkeypatch.setattr(module, "FIRST_PAUSE", 0.0)
     monkeypatch.setattr(module, "LONGEST_PAUSE", 0.0)
 
@@ -132,6 +133,33 @@ def make_log_store(state: Path) -> Iterator[Callable[[], EventStore]]:
 
     yield make
     remove()
+
+
+@pytest.mark.parametrize(
+    ("transactional", "faults"), [(True, []), (True, ["", "", "before"]), (True, [""] * 4 + ["answer"]), (False, [])]
+)
+def test_messages_are_taken_early(log_store: EventStore, transactional: bool, faults: list[str]) -> None:
+    """A queue with transactions has the first ones while the rest of their batch is made, one without has none."""
+    for number in range(7):
+        log_store.put(transaction(number, inserts(number)))
+    broker = Broker(transactional=transactional, faults=faults)
+    sent(log_store, broker, limit=100, order="transaction")
+    found = [json.loads(message.value or b"")["pk"]["id"] for message in broker.of(f"{log_store.name}.shop.orders")]
+    assert found == list(range(7))
+    assert bool(broker.early) == transactional
+    assert not broker.faults
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_one_that_is_too_large_and_taken_early(log_store: EventStore, place: int) -> None:
+    """Wherever it is in its batch: all others come once, in order."""
+    for number in range(5):
+        log_store.put(transaction(number, inserts(number, note="x" * 2000 if number == place else "")))
+    broker = Broker(most_bytes=1000)
+    sender = sent(log_store, broker, limit=100, oversized="skip", order="transaction")
+    found = [json.loads(message.value or b"")["pk"]["id"] for message in broker.of(f"{log_store.name}.shop.orders")]
+    assert found == [number for number in range(5) if number != place]
+    assert sender.counters.oversized == 1
 
 
 @pytest.mark.parametrize("after", [1, 2, 3])
