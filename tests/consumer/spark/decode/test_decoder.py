@@ -191,6 +191,13 @@ def test_columns_of_a_snapshot_that_was_asked_for_some(binlog: Binlog) -> None:
     assert [(row["op"], row["after"]["id"]) for row in rows(events, ORDERS)] == [("c", 2), ("r", 3)]
 
 
+def test_the_first_and_the_last_event_of_a_snapshot_may_have_no_rows(binlog: Binlog) -> None:
+    """They yield none, in each form of the payload."""
+    events = [*binlog.read("first"), *binlog.insert(order_row(1)), *binlog.read("last"), *binlog.read("whole")]
+    for table, options in ((None, {}), (ORDERS, {}), (None, {"payload": "variant"})):
+        assert [row["op"] for row in rows(events, table, **options)] == ["c"]
+
+
 def test_zero_dates(binlog: Binlog) -> None:
     """A zero date is text in JSON, an error that names the option in typed rows, and NULL when that is asked for."""
     table = TableSchema("d", "t", (Column("id", "int"), Column("day", "date"), Column("at", "datetime")), (0,))
