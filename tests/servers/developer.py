@@ -115,7 +115,8 @@ def _describe(server: Server, kind: str, kept: str | None) -> None:
     script = server.directory / "client"
     script.write_text(f'#!/bin/sh\nexec {shlex.join(client)} "$@"\n')
     script.chmod(0o755)
-    here = Path(".").resolve()
+    own = Path(".venv/bin/shmstore").resolve()
+    command = own if own.exists() else "shmstore"
     lines = [
         f"{server.flavor} {server.version} is up, pid {server.pid}",
         f"  host {server.host}, port {server.port}, user {server.user}, no password",
@@ -124,7 +125,7 @@ def _describe(server: Server, kind: str, kept: str | None) -> None:
     if find_program(kind).client:
         lines.append(f"  client    {script}")
     lines += [
-        f"  produce   {here}/.venv/bin/shmstore produce --host {server.host} --port {server.port} --user {server.user} --store orders",
+        f"  produce   {command} produce --host {server.host} --port {server.port} --user {server.user} --store orders",
         "Ctrl-C stops it.",
     ]
     print("\n".join(lines), flush=True)
