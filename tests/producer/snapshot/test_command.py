@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,30 +18,32 @@ from shmstore.home.snapshot_progress import SnapshotRequest, TableProgress
 from shmstore.home.snapshots import ProgressFile
 from shmstore.producer import Progress, SettingsError, load_settings
 
+NAME = f"orders-{os.getpid()}"  # a store of this machine that has the name would be asked instead of the files
+
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProgressFile:
     monkeypatch.setenv("SHMSTORE_STATE", str(tmp_path))
-    return ProgressFile(Home.of("orders"))
+    return ProgressFile(Home.of(NAME))
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[EventStore]:
-    with EventStore.create("orders", capacity=64, path=tmp_path / "ring", log=False) as made:
+    with EventStore.create(NAME, capacity=64, path=tmp_path / "ring", log=False) as made:
         yield made
-    EventStore.unlink("orders", path=tmp_path / "ring")
+    EventStore.unlink(NAME, path=tmp_path / "ring")
 
 
 def test_requests_wait_for_the_producer_in_order(
     file: ProgressFile, store: EventStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each request is a file of its own with its tables; the id is printed; cancel is a request, too."""
-    words = ["snapshot", "orders", "--path", store.stat().path]
+    words = ["snapshot", NAME, "--path", store.stat().path]
     assert main(words) == 0
     assert capsys.readouterr().out == "no snapshot was asked for\n"
     assert main([*words, "--tables", "shop.*,crm.users", "--tables", "x.y"]) == 0
     said = capsys.readouterr()
-    assert "no producer is running on store 'orders': the next one will do this" in said.err
+    assert f"no producer is running on store '{NAME}': the next one will do this" in said.err
     assert main([*words, "--status"]) == 0
     assert capsys.readouterr().out == "1 request waits for a producer\n"
     store.claim()
@@ -54,7 +57,7 @@ def test_requests_wait_for_the_producer_in_order(
 def test_a_producer_with_another_state_folder(file: ProgressFile, store: EventStore) -> None:
     """A request that a living producer does not take up is explained, while it is watched."""
     store.claim()
-    words = ["snapshot", "orders", "--path", str(store.stat().path), "--tables", "shop.*", "--watch"]
+    words = ["snapshot", NAME, "--path", str(store.stat().path), "--tables", "shop.*", "--watch"]
     with subprocess.Popen(
         [sys.executable, "-m", "shmstore", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -71,7 +74,7 @@ def test_a_store_of_several_sources_has_no_snapshots(
     """Its producer would never take the request up: it is refused, and nothing is asked."""
     sources = (("a", Position("binlog.000001", 4, "0-1-1")), ("b", Position("binlog.000001", 4, "1-2-1")))
     store.put([Event(EntryType.END, EventType.NONE, Position("", 0, sources=sources), 0)])
-    assert main(["snapshot", "orders", "--path", store.stat().path, "--tables", "shop.*", "--watch"]) == 2
+    assert main(["snapshot", NAME, "--path", store.stat().path, "--tables", "shop.*", "--watch"]) == 2
     assert "has several sources" in capsys.readouterr().err
     assert file.asked() == []
 
@@ -85,7 +88,7 @@ def test_a_pattern_that_cannot_be_read_is_refused(
 ) -> None:
     """One line, exit 2, and nothing is asked: least of all everything, where a variable was empty."""
     store.claim()
-    assert main(["snapshot", "orders", "--path", store.stat().path, "--tables", pattern]) == 2
+    assert main(["snapshot", NAME, "--path", store.stat().path, "--tables", pattern]) == 2
     assert says in capsys.readouterr().err
     assert file.asked() == []
 
@@ -93,11 +96,11 @@ def test_a_pattern_that_cannot_be_read_is_refused(
 def test_a_part_of_tables_is_asked_for(file: ProgressFile, store: EventStore, capsys: pytest.CaptureFixture[str]) -> None:
     """The condition and the columns are in the request; without a table, or empty, or not to be read, they are refused and nothing is asked."""
     store.claim()
-    words = ["snapshot", "orders", "--path", str(store.stat().path)]
+    words = ["snapshot", NAME, "--path", str(store.stat().path)]
     table = ["--tables", "shop.orders"]
     columns = (Column("id", "int"), Column("total", "int"), Column("created", "date"))
     known = Definition("b.000001", 4, "shop", "orders", TableSchema("shop", "orders", columns, (0,)))
-    DefinitionsFile(Home.of("orders")).replace([known])
+    DefinitionsFile(Home.of(NAME)).replace([known])
     for wrong, says in (
         (["--where", "id = 1"], "name these with --tables"),
         (["--columns", "id"], "name these with --tables"),
@@ -127,7 +130,7 @@ def test_the_status_is_a_line_for_each_table(file: ProgressFile, capsys: pytest.
     ):
         task.progress, task.began_ms, task.ended_ms, task.estimate = place, 1_000, 3_000, 2000
     file.save(progress)
-    assert main(["snapshot", "orders"]) == 0
+    assert main(["snapshot", NAME]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[1:] == [
         ["shop.orders", "done", "1,000", "500"],
@@ -138,10 +141,10 @@ def test_the_status_is_a_line_for_each_table(file: ProgressFile, capsys: pytest.
     progress.cancel()
     progress.settle(progress.tasks[1], "failed", "it broke")
     file.save(progress)
-    assert main(["snapshot", "orders", "--watch"]) == 1
+    assert main(["snapshot", NAME, "--watch"]) == 1
     assert "it broke" in capsys.readouterr().out
     file.path.write_text("{")
-    assert main(["snapshot", "orders"]) == 2
+    assert main(["snapshot", NAME]) == 2
     assert "snapshot.progress cannot be read" in capsys.readouterr().err
 
 
