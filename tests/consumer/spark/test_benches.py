@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from scripts.benchmarks import measure
+from scripts.benchmarks.spark import merges, tables
 from scripts.benchmarks.spark import spark as micro_batches
-from scripts.benchmarks.spark import tables
 from tests.consumer.spark.queries import started
 
 
@@ -29,3 +29,11 @@ def test_a_bench_of_spark_measures(bench: Any, spark: Any, monkeypatch: pytest.M
         {"shmstore", "shmstore raw"} if bench is micro_batches else {"shmstore 2 partitions", "ring"}
     )
     assert all(m.median > 0 for m in found if m.metric == "throughput")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_bench_of_merges_measures() -> None:
+    """Both ways have a rate, and the same rows, which the bench itself compares."""
+    found = merges.measure_all(1, measure.SMALLEST)
+    assert {m.subject: m.median > 0 for m in found} == {"shmstore": True, "shmstore executors": True}
