@@ -106,7 +106,10 @@ class Queue(Protocol):
 
 @runtime_checkable
 class EarlyQueue(Queue, Protocol):
-    """A queue that works on messages while the rest of their batch is made. Only one with `exactly_once` is given messages early."""
+    """A queue that works on messages while the rest of their batch is made."""
 
     def take(self, messages: Sequence[Message]) -> None:
-        """Begin to bring in messages: they come in with those of the next `send` and its mark, or not at all. Raises what `send` raises."""
+        """Begin to bring in messages: they come in with those of the next `send` and its mark, or not at all; without transactions at once.
+
+        Raises what `send` raises.
+        """

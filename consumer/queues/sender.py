@@ -5,7 +5,7 @@ gives the mark of what is in it. Reading continues after the mark, whatever the 
 broker and a commit whose answer did not come. The ack follows the mark, and only frees the store.
 
 A power cut must not give sequences that the mark counts to other events: a batch is committed once the store's log has it on disk. A queue with
-transactions may take its messages before.
+transactions may take its messages before; one without shows at once what it takes, so it waits for the log first.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Sender:
             raise ValueError("oversized claim-check needs a folder, and nothing else has one")
         self.counters = SenderCounters()
         self._consumer, self._queue, self._options = consumer, queue, options
-        self._early = queue if isinstance(queue, EarlyQueue) and queue.exactly_once else None
+        self._early = queue if isinstance(queue, EarlyQueue) else None
         self._messages = Messages(options, queue.partitions)
         self._oversized, self._folder = oversized, Path(folder)
         self._stopped = threading.Event()
@@ -178,6 +178,8 @@ class Sender:
 
     def _send(self, batch: Batch) -> None:
         """Send a batch, until it is in."""
+        if not self._queue.exactly_once:
+            self._consumer.sync(batch)  # what it takes is seen at once
         messages, taken = self._messages_of(batch)
         ended = None if batch.ack_point is None else batch.position_of(batch.ack_point)
         if ended is not None:

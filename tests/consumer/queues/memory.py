@@ -60,9 +60,19 @@ class MemoryQueue:
             self._mine = -1
             raise QueueUnreachable("memory is lost")
         self._checked(messages)
-        self._taken += messages
+        if self._broker.transactional:
+            self._taken += messages
+        else:
+            self._keep(messages)
         self._broker.early += len(messages)
         self._mine = self._broker.epoch
+
+    def _keep(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            at = message.partition
+            if at is None:
+                at = zlib.crc32(message.key or b"") % self._broker.partitions
+            self._broker.kept.setdefault((message.topic, at), []).append(message)
 
     def _checked(self, messages: Sequence[Message]) -> None:
         if self._mine != self._broker.epoch:
@@ -85,11 +95,7 @@ class MemoryQueue:
         if fault == "half" and not broker.transactional:
             whole = whole[: len(whole) // 2]
         if fault != "half" or not broker.transactional:
-            for message in whole:
-                at = message.partition
-                if at is None:
-                    at = zlib.crc32(message.key or b"") % broker.partitions
-                broker.kept.setdefault((message.topic, at), []).append(message)
+            self._keep(whole)
             broker.mark = mark
         if fault in ("half", "answer"):
             raise QueueUnreachable("memory is lost")

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shmstore import Consumer, EventStore, PositionNotFound
+from shmstore import Batch, Consumer, EventStore, PositionNotFound
 from shmstore.consumer.queues import sender as module
 from shmstore.consumer.queues.messages import MessageOptions
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
@@ -139,15 +139,42 @@ def make_log_store(state: Path) -> Iterator[Callable[[], EventStore]]:
     ("transactional", "faults"), [(True, []), (True, ["", "", "before"]), (True, [""] * 4 + ["answer"]), (False, [])]
 )
 def test_messages_are_taken_early(log_store: EventStore, transactional: bool, faults: list[str]) -> None:
-    """A queue with transactions has the first ones while the rest of their batch is made, one without has none."""
+    """A queue has the first ones while the rest of their batch is made, and each once where nothing fails or it has transactions."""
     for number in range(7):
         log_store.put(transaction(number, inserts(number)))
     broker = Broker(transactional=transactional, faults=faults)
     sent(log_store, broker, limit=100, order="transaction")
     found = [json.loads(message.value or b"")["pk"]["id"] for message in broker.of(f"{log_store.name}.shop.orders")]
     assert found == list(range(7))
-    assert bool(broker.early) == transactional
+    assert broker.early
     assert not broker.faults
+
+
+@pytest.mark.parametrize("transactional", [True, False])
+def test_the_log_has_it_first(log_store: EventStore, transactional: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store's log has a batch on disk before a reader of the queue can see any of it."""
+    done, sync = [], Consumer.sync
+
+    def noted(consumer: Consumer, batch: Batch) -> None:
+        sync(consumer, batch)
+        done.append("sync")
+
+    class Noting(MemoryQueue):
+        def take(self, messages: Sequence[Message]) -> None:
+            done.append("take")
+            super().take(messages)
+
+        def send(self, messages: Sequence[Message], mark: Mark) -> None:
+            done.append("send")
+            super().send(messages, mark)
+
+    monkeypatch.setattr(Consumer, "sync", noted)
+    for number in range(2):
+        log_store.put(transaction(number, inserts(number)))
+    with Consumer(log_store.name, "queue", timeout=0) as reader:
+        options = MessageOptions(log_store.name, order="transaction")
+        Sender(reader, Noting(Broker(transactional=transactional)), options).run()
+    assert done == (["take", "sync", "send"] if transactional else ["sync", "take", "sync", "send"])
 
 
 @pytest.mark.parametrize("place", range(5))
