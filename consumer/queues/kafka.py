@@ -48,6 +48,17 @@ _REFUSED: Final = frozenset(
         KafkaError._SSL,
     )
 )
+# What passes: the broker is away, or a topic was made just now and its partitions have no leader yet.
+_PASSING: Final = frozenset(
+    (
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    )
+)
 _FENCED: Final = frozenset((KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH))
 _TOO_LARGE: Final = frozenset((KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE))
 _OURS: Final = (
@@ -102,7 +113,7 @@ class Kafka:
         self._settings = common | {
             "partitioner": "murmur2_random",
             "compression.type": compression,
-            "linger.ms": 5,
+            "linger.ms": 100,  # few large requests; the end of a batch does not wait for it
             "batch.size": 1_000_000,
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": 262_144,
@@ -162,11 +173,7 @@ class Kafka:
                 said = self._error
                 if said is not None and said.code() in _REFUSED:
                     raise self._raised(said, trouble) from error
-                waits = why.retriable() or why.code() in (
-                    KafkaError._TIMED_OUT,
-                    KafkaError._TRANSPORT,
-                    KafkaError._ALL_BROKERS_DOWN,
-                )
+                waits = why.retriable() or why.code() in _PASSING
                 if not waits or time.monotonic() >= until or self._stopped():
                     raise self._raised(said if waits and said is not None else why, trouble) from error
                 time.sleep(0.05)

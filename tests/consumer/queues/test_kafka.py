@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from scripts.benchmarks import measure
 from scripts.benchmarks.consumer import queue as bench
 from shmstore import EventStore
 from shmstore.consumer.queues.kafka import Kafka
+from shmstore.consumer.queues.kafka_readers import hiding
 from shmstore.consumer.queues.kinds import QueueConnection, make
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
 from tests.certificates import self_signed
@@ -187,6 +189,25 @@ def test_rows_that_hang_in_a_later_topic(kafka_broker: Broker, store_name: str) 
     assert values(kafka_broker, first) == [b"0", b"1"]
     assert values(kafka_broker, later) == [b"0", b"1"]
     queue.close()
+
+
+def test_a_topic_that_has_no_leader_yet(kafka_broker: Broker, store_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that was made just now may have none: it is asked again."""
+    asked: list[int] = []
+
+    def answer(*given: Any) -> Any:
+        asked.append(len(asked))
+        if len(asked) == 1:
+            raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
+        return hiding(*given)
+
+    monkeypatch.setattr("shmstore.consumer.queues.kafka.hiding", answer)
+    queue = Kafka(kafka_broker.address, f"s/{store_name}")
+    queue.open()
+    queue.send([Message(store_name, b"k", b"there", 0)], Mark(1, 1))
+    queue.close()
+    assert len(asked) > 1
+    assert values(kafka_broker, store_name) == [b"there"]
 
 
 def test_another_sender_that_hangs(kafka_broker: Broker, store_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
