@@ -113,7 +113,7 @@ class Kafka:
         self._settings = common | {
             "partitioner": "murmur2_random",
             "compression.type": compression,
-            "linger.ms": 100,  # few large requests; the end of a batch does not wait for it
+            "linger.ms": 5,
             "batch.size": 1_000_000,
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": 262_144,
