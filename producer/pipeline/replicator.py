@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shmstore import Event, EventStore, Position, ShmStoreError, SlotFlag, StreamStat, UnsupportedEvent
+from shmstore import Event, EventStore, Position, SchemaUnknown, ShmStoreError, SlotFlag, StreamStat, UnsupportedEvent
 from shmstore.encoding.codec import encode_batch
 from shmstore.home.definitions import DefinitionsFile
 from shmstore.producer.binlog.files import BinlogFiles, list_files
@@ -379,7 +379,7 @@ class Replicator:
                 self._statistics.hear()
             for raw in events:
                 if not self._waits_for_end:
-                    feed(raw)
+                    self._feed(feed, raw)
                 elif not self._feed_singly(raw, link):
                     return
                 if buffer.full and not self._put_ready():
@@ -397,6 +397,14 @@ class Replicator:
             if events:
                 self._sink.heard(drained=drained)
             self._heartbeat()
+
+    def _feed(self, feed: Callable[[Any], object], raw: Any) -> None:
+        """Decode. What came whole before an event that stops the producer is put: readers have it, and a restart begins at that event."""
+        try:
+            feed(raw)
+        except (UnsupportedEvent, SchemaUnknown):
+            self._put_ready()
+            raise
 
     @property
     def _waits_for_end(self) -> bool:
@@ -421,7 +429,7 @@ class Replicator:
         """Feed a run of events one by one, and look at the ends of transactions, as long as one is waited for; False when asked to stop."""
         snapshot = self._snapshot
         for raw in singly(run):
-            self._decoder.feed_one(raw)
+            self._feed(self._decoder.feed_one, raw)
             if self._decoder.in_transaction or not self._waits_for_end:
                 continue
             if not self._put_ready() or (self._live.pending and not self._take_filters()):

@@ -127,7 +127,8 @@ class Snapshot:
             if self._intake.look(self._server):
                 self._disturbed.clear()
                 self._drop()
-            self.active = self.progress.open
+                self.active = False
+            self.active |= self.progress.open  # what is at its end is for `step` to end: it says so, and closes the connections
 
     def refilter(self) -> None:
         """The decoder has another filter: leave out the tables that it does not let through; the chunks under way begin again with it."""

@@ -22,7 +22,7 @@ MODULES = {
     "queue": ("queue",),
     "replicate": ("replicate", "spark"),
     "serve": ("serve",),
-    "stores": ("ls", "stat", "check", "create", "rm"),
+    "stores": ("ls", "stat", "check", "create", "backup", "rm"),
     "subscriptions": ("subscribe", "seek", "unsubscribe"),
     "log": ("log",),
     "metrics": ("metrics",),

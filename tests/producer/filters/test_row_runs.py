@@ -21,7 +21,7 @@ from shmstore.producer.transactions.decoder import EventDecoder
 from shmstore.producer.transactions.replay import Replay
 from shmstore.producer.transactions.state import HalfTransaction
 from tests.producer.native.test_compiled import _events, _stream
-from tests.producer.running import Running, _reads, events_of, execute, remove, running, store_name, wait_for
+from tests.producer.running import Running, _reads, end_of_log, events_of, execute, remove, running, store_name, wait_for
 from tests.servers.server import Server
 
 pytestmark = pytest.mark.server
@@ -132,12 +132,21 @@ def test_images_that_are_not_whole_are_refused(any_server: Server, database: str
             run.wait(60)
 
 
-def test_a_filter_that_no_longer_fits_stops_the_producer(any_server: Server, database: str) -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_filter_that_no_longer_fits_stops_the_producer(any_server: Server, database: str, at_once: bool) -> None:
     """A DDL that leaves the filter's column alone changes nothing; one that takes it away stops the producer at the next row, and with a
-    filter that fits it continues there."""
+    filter that fits it continues there: also where the producer reads all of it `at_once`."""
     execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY, n INT)")
     store, texts = store_name(), (f"{database}.t: n > 0", f"{database}.t: m > 0")
+    start = "{}:{}".format(*end_of_log(any_server))
+
+    def change() -> None:
+        execute(any_server, database, "ALTER TABLE t MODIFY n BIGINT, ADD c INT", "INSERT INTO t VALUES (1, 0, 1), (2, 2, 2)")
+        execute(any_server, database, "ALTER TABLE t CHANGE n m BIGINT", "INSERT INTO t VALUES (3, 0, 3), (4, 4, 4)")
+
     try:
+        if at_once:
+            change()
         run = Running(
             Settings(
                 store=store,
@@ -145,12 +154,12 @@ def test_a_filter_that_no_longer_fits_stops_the_producer(any_server: Server, dat
                 port=any_server.port,
                 user=any_server.user,
                 row_filter=texts[:1],
-                start="latest",
+                start=start,
             )
         )
-        wait_for(lambda: not run.alive or _reads(store), "the producer to read")
-        execute(any_server, database, "ALTER TABLE t MODIFY n BIGINT, ADD c INT", "INSERT INTO t VALUES (1, 0, 1), (2, 2, 2)")
-        execute(any_server, database, "ALTER TABLE t CHANGE n m BIGINT", "INSERT INTO t VALUES (3, 0, 3), (4, 4, 4)")
+        if not at_once:
+            wait_for(lambda: not run.alive or _reads(store), "the producer to read")
+            change()
         with pytest.raises(
             UnsupportedEvent, match=rf"does not fit table {database}\.t as it is here: it has no column 'n'.*it has id, m, c"
         ):

@@ -115,6 +115,26 @@ def test_a_snapshot_survives_forty_kills(any_server: Server, database: str, tmp_
     die_many_times(any_server, database, tmp_path, 40, 40_000, seed, 3)
 
 
+@pytest.mark.parametrize("keys", ["id INT PRIMARY KEY", "id INT"])
+def test_the_end_is_said_and_its_connections_close(
+    mariadb: Server, database: str, tmp_path: Path, keys: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where the producer looks for requests between the last chunk and the next event of the stream."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("shmstore.producer.pipeline.replicator.SECOND", 0.0)
+    execute(mariadb, database, f"CREATE TABLE t ({keys}, v INT)", "INSERT INTO t VALUES (1, 1)")
+    count = "SELECT COUNT(*) FROM information_schema.processlist WHERE command = 'Sleep' AND info IS NULL"
+    with running(mariadb, state=str(tmp_path), include=(f"{database}.*",), snapshot="initial"):
+        wait_for(lambda: "all that was asked for is in the store" in caplog.text, "the end")
+        with mariadb.connect() as connection, connection.cursor() as cursor:
+
+            def idle() -> int:
+                cursor.execute(count)
+                return int(cursor.fetchone()[0])
+
+            wait_for(lambda: idle() == 0, "the connections to close")
+
+
 @pytest.fixture
 def options(tmp_path: Path, database: str) -> dict[str, Any]:
     return {"state": str(tmp_path), "include": (f"{database}.*",), "capacity": 65536, "snapshot_chunk": 300}
