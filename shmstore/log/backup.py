@@ -49,20 +49,13 @@ def back_up(home: Home, folder: Path, copied: Callable[[int], object] = lambda _
         temporary.mkdir(0o700, parents=True, exist_ok=True)
         lock = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            if os.fstat(lock).st_uid != os.geteuid():
-                raise StoreError(f"{temporary} is another user's: choose another folder, or remove it")
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _fill(home, Home(temporary / home.name), copied)
-            os.rename(temporary / home.name, target)
-            shutil.rmtree(temporary)
+            _claim(lock, temporary)
+            try:
+                _fill(home, Home(temporary / home.name), copied)
+                os.rename(temporary / home.name, target)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
             sync(folder)
-        except BlockingIOError:
-            raise StoreError(
-                f"another backup of store {home.name!r} writes to {folder}: wait for it, or choose another folder"
-            ) from None
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
         finally:
             os.close(lock)
     except ValueError as error:
@@ -73,6 +66,16 @@ def back_up(home: Home, folder: Path, copied: Callable[[int], object] = lambda _
     made = Home(target)
     epoch = made.epoch_there()
     return Backup(made, [*(check.verify(made.log, epoch) if epoch is not None else ()), *kinds.problems(made)])
+
+
+def _claim(lock: int, temporary: Path) -> None:
+    """Let no other backup write there. Raises OSError, `StoreError`."""
+    if os.fstat(lock).st_uid != os.geteuid():
+        raise StoreError(f"{temporary} is another user's: choose another folder, or remove it")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise StoreError(f"another backup writes to {temporary}: wait for it, or choose another folder") from None
 
 
 def _fill(home: Home, to: Home, copied: Callable[[int], object]) -> None:

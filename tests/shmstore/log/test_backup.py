@@ -159,7 +159,7 @@ def test_all_kinds_that_last_are_copied(name: str, tmp_path: Path) -> None:
         assert set(there) == lasting | {Path("log")}
         for at in lasting:
             assert there[at].read_bytes() == here[at][1].read_bytes()
-        for at in ["", "log", "log/store.json", *lasting]:
+        for at in [Path(), Path("log"), Path("log/store.json"), *lasting]:
             one, two = os.stat(store.home.path / at), os.stat(made.path / at)
             assert (stat.S_IMODE(one.st_mode), one.st_uid, one.st_gid) == (stat.S_IMODE(two.st_mode), two.st_uid, two.st_gid), at
 
@@ -196,6 +196,14 @@ def test_what_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixtur
             with pytest.raises(StoreError, match="another backup"):
                 backup.back_up(store.home, tmp_path / "b")
 
+        if os.geteuid() == 0:  # another user's folder of that name stays as it is
+            theirs = tmp_path / "b" / f".{name}.tmp"
+            (theirs / "x").mkdir(parents=True)
+            os.chown(theirs, 65534, 65534)
+            with pytest.raises(StoreError, match="another user's"):
+                backup.back_up(store.home, tmp_path / "b")
+            assert list(theirs.iterdir()) == [theirs / "x"]
+            shutil.rmtree(theirs)
         left = tmp_path / "b" / f".{name}.tmp" / "half"  # of one that was killed
         left.mkdir(parents=True)
         assert backup.back_up(store.home, tmp_path / "b", again).problems == []
