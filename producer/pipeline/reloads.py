@@ -90,7 +90,7 @@ class Reloads:
             if version != self.version or not self._taken.get(store.name):
                 return
             said = self._said.setdefault(store.name, {})
-            said[settings.name] = text
+            said.setdefault(settings.name, text)  # what it says at its next looks is that nothing changed since
             names = sorted(source.name for source in self._wanted if source.store == settings.store)
             if any(name not in said for name in names):
                 return
