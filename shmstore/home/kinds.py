@@ -39,7 +39,12 @@ class FileKind(NamedTuple):
     of_source: bool = False
     of_reader: bool = False  # the name begins with the subscription's, with which it goes
     folder: bool = False
-    backup: str = NEVER_BEHIND
+    order: str = ""  # in a backup, where it is not what most are
+
+    @property
+    def backup(self) -> str:
+        """Whether, after a crash, it may be behind the log or ahead of it: what readers keep follows what they read."""
+        return self.order or (NEVER_AHEAD if self.of_reader else NEVER_BEHIND)
 
 
 def _read_history(home: Home, path: Path) -> None:
@@ -56,37 +61,20 @@ def _read_request(home: Home, path: Path) -> None:
 
 
 KINDS: Final = (
-    FileKind("log", "log", lambda home, _: identity.read(home), folder=True, backup=MOMENT),
-    FileKind("removed log", f"{LOG_REMOVED}*", folder=True, backup=MOMENT),
+    FileKind("log", "log", lambda home, _: identity.read(home), folder=True, order=MOMENT),
+    FileKind("removed log", f"{LOG_REMOVED}*", folder=True, order=MOMENT),
     FileKind(
         "checkpoint",
         f"*{acks.ENDING}",
         lambda home, at: acks.CheckpointFile.of(home, at.name.removesuffix(acks.ENDING)).load(),
         of_reader=True,
-        backup=NEVER_AHEAD,
     ),
-    FileKind(
-        "copies set aside", f"*{reader_state.ASIDE}", lambda _, at: reader_state.tables_in(at), of_reader=True, backup=NEVER_AHEAD
-    ),
-    FileKind(
-        "planned micro-batch",
-        f"*{reader_state.PLANNED}",
-        lambda _, at: reader_state.planned_in(at),
-        of_reader=True,
-        backup=NEVER_AHEAD,
-    ),
-    FileKind(
-        "batch of copies", f"*{reader_state.BATCH}", lambda _, at: reader_state.batch_in(at), of_reader=True, backup=NEVER_AHEAD
-    ),
-    FileKind(
-        "filter of a client",
-        f"*{reader_state.FILTER}",
-        lambda _, at: reader_state.filter_in(at),
-        of_reader=True,
-        backup=NEVER_AHEAD,
-    ),
+    FileKind("copies set aside", f"*{reader_state.ASIDE}", lambda _, at: reader_state.tables_in(at), of_reader=True),
+    FileKind("planned micro-batch", f"*{reader_state.PLANNED}", lambda _, at: reader_state.planned_in(at), of_reader=True),
+    FileKind("batch of copies", f"*{reader_state.BATCH}", lambda _, at: reader_state.batch_in(at), of_reader=True),
+    FileKind("filter of a client", f"*{reader_state.FILTER}", lambda _, at: reader_state.filter_in(at), of_reader=True),
     # A client that was forgotten may come again, with batches of before in its hands: their ids must not be given again.
-    FileKind("batches of a client", f"*{reader_state.BATCHES}", backup=NEVER_AHEAD),
+    FileKind("batches of a client", f"*{reader_state.BATCHES}", order=NEVER_AHEAD),
     FileKind("name of the server", "origin", lambda _, at: read_json(at)["version"], of_source=True),
     FileKind(
         "definitions of tables",
@@ -96,17 +84,19 @@ KINDS: Final = (
     ),
     FileKind("schema history", "schemas-*.jsonl", _read_history, of_source=True),
     FileKind("schema history put aside", "schemas-*.old", of_source=True),
-    FileKind("snapshot progress", snapshots.NAME, lambda home, _: snapshots.ProgressFile(home).load(), backup=NEVER_AHEAD),
-    FileKind("snapshot request", f"snapshot-*{snapshots.REQUEST}", _read_request, backup=MOMENT),
+    FileKind("snapshot progress", snapshots.NAME, lambda home, _: snapshots.ProgressFile(home).load(), order=NEVER_AHEAD),
+    FileKind("snapshot request", f"snapshot-*{snapshots.REQUEST}", _read_request, order=MOMENT),
     FileKind("filters in force", "filters.in-force", lambda _, at: read_json(at)["version"], of_source=True),
-    FileKind("open problems", "problems.open", lambda _, at: read_json(at)["version"], of_source=True, backup=MOMENT),
-    FileKind("request to the producer", f"control-*{control.REQUEST}", control.check_request, backup=MOMENT),
-    FileKind("answers of the producer", control.NAME, lambda _, at: control.read_answers(at), backup=MOMENT),
+    FileKind("open problems", "problems.open", lambda _, at: read_json(at)["version"], of_source=True, order=MOMENT),
+    FileKind("request to the producer", f"control-*{control.REQUEST}", control.check_request, order=MOMENT),
+    FileKind("answers of the producer", control.NAME, lambda _, at: control.read_answers(at), order=MOMENT),
     FileKind("pause of the producer", pauses.PRODUCER, lambda _, at: pauses.read(at)),
-    FileKind("pause of a subscription", f"*{pauses.SUBSCRIPTION}", lambda _, at: pauses.read(at), of_reader=True),
+    FileKind(
+        "pause of a subscription", f"*{pauses.SUBSCRIPTION}", lambda _, at: pauses.read(at), of_reader=True, order=NEVER_BEHIND
+    ),
     FileKind("audit log", audit.NAME, lambda home, _: audit.lines(home)),
-    FileKind("digests of verify", "verify", folder=True, backup=MOMENT),
-    FileKind("file of a writer that was killed", TEMPORARY, of_source=True, backup=MOMENT),
+    FileKind("digests of verify", "verify", folder=True, order=MOMENT),
+    FileKind("file of a writer that was killed", TEMPORARY, of_source=True, order=MOMENT),
 )
 
 
