@@ -392,10 +392,9 @@ class IcebergTable:
                         update.renameColumn(name, change.to)
             update.commit()
             self._set(transaction.newAppend(), marks)
-        except Py4JJavaError as error:
-            raise CopyDiffers(
-                f"Iceberg refuses what became of the columns of {self._name}: {error.java_exception.getMessage()}"
-            ) from error
+        except (PySparkException, Py4JJavaError) as error:  # the first where pyspark has a class for what Java threw
+            line = str(getattr(error, "java_exception", error)).strip().splitlines()[0]
+            raise CopyDiffers(f"Iceberg refuses what became of the columns of {self._name}: {line}") from error
         except Py4JError as error:
             raise CannotFollow(f"Iceberg's Java API is not as expected: {error}") from error
         transaction.commitTransaction()

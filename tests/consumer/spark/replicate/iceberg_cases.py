@@ -14,6 +14,7 @@ import pytest
 
 from shmstore import Column, Event, EventType, TableSchema
 from shmstore.consumer.copies import copy as copies
+from shmstore.consumer.copies.ddl import actions
 from shmstore.consumer.spark import replicate, session_settings
 from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.replicate.iceberg import MARKS, IcebergTarget
@@ -157,6 +158,36 @@ def test_columns_follow_in_one_commit(spark: Any, target: str, binlog: Binlog) -
     assert [(row.id, row.state, row.note) for row in there.orderBy("id").collect()] == [(1, "new", None), (2, "new", None)]
     apply(copy, 2, binlog.ddl("alter table shop.orders add flag int not null default 9"))
     assert copy.aside == ["shop.orders"]
+
+
+WIDENINGS = [
+    ("smallint", "int", True),
+    ("int", "bigint", True),
+    ("int unsigned", "bigint", True),
+    ("int unsigned", "bigint unsigned", False),
+    ("tinyint unsigned", "bigint unsigned", False),
+    ("decimal(10,2)", "decimal(38,2)", True),
+    ("decimal(38,2)", "decimal(40,2)", False),
+    ("varchar(20)", "longtext", True),
+    ("varbinary(9)", "mediumblob", True),
+]
+
+
+@in_one_catalog
+@pytest.mark.parametrize(("old", "new", "promotes"), WIDENINGS, ids=lambda given: str(given).replace(" ", "-"))
+def test_a_type_becomes_wider(spark: Any, target: str, binlog: Binlog, old: str, new: str, promotes: bool) -> None:
+    """Where Iceberg cannot promote a column's type, the copy waits for its rows to be read again, and the query continues."""
+    (change,) = actions(f"alter table shop.orders add v {old}", "shop")[0].changes
+    assert change.column is not None
+    charset = "latin1" if change.column.type == "varchar" else ""
+    table = ORDERS._replace(columns=(ORDERS.columns[0], change.column._replace(charset=charset)))
+    value = {"decimal": Decimal("1.50"), "varchar": "a", "varbinary": b"a"}.get(change.column.type, 1)
+    copy = replication(spark, target)
+    apply(copy, 0, binlog.insert((1, value), table=table))
+    assert [row[1] for row in rows(copy, spark)] == [value]
+    apply(copy, 1, binlog.ddl(f"alter table shop.orders modify v {new}"))
+    assert copy.aside == ([] if promotes else ["shop.orders"])
+    assert [row[1] for row in rows(copy, spark)] == [value]
 
 
 def test_all_rows_go_and_come_again(spark: Any, target: str, binlog: Binlog) -> None:
