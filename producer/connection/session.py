@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import pymysql
 
@@ -20,6 +20,8 @@ from shmstore.producer.settings import ServerAddress, Settings
 from shmstore.producer.stop import Stop
 
 FAR = 1 << 32
+_Seen = TypeVar("_Seen")
+_Read = TypeVar("_Read")
 
 
 class ServerSession:
@@ -68,6 +70,17 @@ class ServerSession:
         """Close the connection; never raises."""
         with suppress(pymysql.MySQLError, OSError):
             self._connection.close()
+
+
+def steady(look: Callable[[], _Seen], read: Callable[[], _Read]) -> tuple[_Seen, _Read]:
+    """Return what `look` and `read` say of something that may change between two questions: `look` says the same before and after `read`."""
+    before = look()
+    while True:
+        found = read()
+        now = look()
+        if now == before:
+            return now, found
+        before = now
 
 
 def connect(settings: Settings, endpoint: ServerAddress, stop: Stop = lambda: False) -> ServerSession:

@@ -7,7 +7,7 @@ which look like BINARY in the binlog.
 from __future__ import annotations
 
 from shmstore import Column, Position, SourceError, TableSchema
-from shmstore.producer.connection.session import connect
+from shmstore.producer.connection.session import connect, steady
 from shmstore.producer.errors import LinkLost, LoginRefused, ServerUnreachable
 from shmstore.producer.settings import ServerAddress, Settings
 from shmstore.sql.catalog import Catalog, Unreadable
@@ -95,12 +95,14 @@ class CurrentTables:
     def _ask(self, database: str, table: str) -> TableSchema | None:
         session = connect(self._settings, self._endpoint)
         try:
-            rows = session.query(_COLUMNS, (database, table))
-            key = tuple([str(name) for (name,) in session.query(_KEY, (database, table))]) if rows else ()
+            keys, rows = steady(
+                lambda: session.query(_KEY, (database, table)), lambda: session.query(_COLUMNS, (database, table))
+            )
         finally:
             session.close()
         if not rows:
             return None
+        key = tuple([str(name) for (name,) in keys])
         found = Table(tuple([_column(str(name), str(type_)) for name, type_ in rows]), key, self._catalog.charset)
         self._catalog.take({(database, table): found})
         return self._schema(database, found)

@@ -28,6 +28,7 @@ from shmstore.sql.catalog import Catalog, Change, TableName, Unreadable
 from shmstore.sql.columns import UNKNOWN as UNKNOWN_NULL
 from shmstore.sql.columns import charset_of_collation, column_of_type
 from shmstore.sql.hidden_columns import with_hidden
+from shmstore.sql.names import places_of
 from shmstore.sql.session import UNKNOWN, Session
 from shmstore.sql.table_change import ROW_ID, Draft, Table
 
@@ -154,12 +155,17 @@ class SchemaHistory:
 
     def define(self, database: str, table: str) -> TableSchema | None:
         """What is known of a table whose columns the log names: there nothing need be known. Raises `SourceError` of `current`."""
-        if self.current is not None:
-            return self.current.find(database, table)
-        try:
-            return self.find(database, table)
-        except SchemaUnknown:
-            return None
+        if self.current is None:
+            try:
+                return self.find(database, table)
+            except SchemaUnknown:
+                return None
+        found, followed = self.current.find(database, table), self._catalog.find(database, table)
+        if found is None or self.waiting or not isinstance(followed, Table):
+            return found
+        # Whether the key is a primary one may have changed since: what was followed up to here says how it was.
+        key = tuple([i for i in places_of(followed.key, found.names) if i is not None])
+        return found._replace(primary_key=key) if len(key) == len(followed.key) else found
 
     def hidden(self, database: str, table: str) -> int | None:
         """How many columns the log has of the table behind those that `find` gives; None where that is not known."""

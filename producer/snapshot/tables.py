@@ -10,11 +10,11 @@ both servers show as "?" everywhere but in the binlog.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from shmstore import Column, TableSchema
-from shmstore.producer.connection.session import ServerSession
+from shmstore.producer.connection.session import ServerSession, steady
 from shmstore.sql.columns import column_of_type, with_definition
 from shmstore.sql.table_change import Draft
 from shmstore.sql.table_change import Table as Drafted
@@ -33,9 +33,8 @@ _ALL_COLUMNS = (
     "SELECT table_name, column_name, column_type, character_set_name FROM information_schema.columns WHERE table_schema = %s "
     "ORDER BY table_name, ordinal_position"
 )
-_TABLE = (
-    "SELECT table_type, table_rows, avg_row_length FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
-)
+_TABLE = "SELECT table_type FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+_SIZE = "SELECT table_rows, avg_row_length FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
 _KEYS = (
     "SELECT index_name, column_name, nullable, sub_part FROM information_schema.statistics WHERE table_schema = %s "
     "AND table_name = %s AND non_unique = 0 AND index_type = 'BTREE' ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index"
@@ -109,15 +108,20 @@ class VisibleTables:
 def read_table(session: ServerSession, database: str, table: str, *, history: str = "auto") -> SourceTable | None:
     """Return the table as it is now; None where there is none. `history`: the option schema_history, which tells types apart."""
     name = (database, table)
-    found = session.query(_TABLE, name)
-    if not found or str(found[0][0]) not in ("BASE TABLE", "SYSTEM VERSIONED"):
-        return None
-    kind, rows, row_bytes = found[0]
-    columns, collations, raw, end = [], [], set(), ""
     generated = "generation_expression" if session.mariadb else "''"
-    for column, type_, charset, collation, nullable, octets, precision, expression in session.query(
-        _COLUMNS.format(generated), name
-    ):
+
+    def kind_and_indexes() -> tuple[str, list[tuple[Any, ...]]]:
+        found = session.query(_TABLE, name)
+        return str(found[0][0]) if found else "", session.query(_KEYS, name)
+
+    (kind, indexes), (asked, size) = steady(
+        kind_and_indexes, lambda: (session.query(_COLUMNS.format(generated), name), session.query(_SIZE, name))
+    )
+    if kind not in ("BASE TABLE", "SYSTEM VERSIONED"):
+        return None
+    rows, row_bytes = size[0] if size else (0, 0)
+    columns, collations, raw, end = [], [], set(), ""
+    for column, type_, charset, collation, nullable, octets, precision, expression in asked:
         made = column_of_type(str(column), str(type_), str(charset or ""))
         made = made._replace(charset=_standard(charset or ""), nullable=nullable == "YES", definition="")
         if made.type in _SIZED:
@@ -128,7 +132,7 @@ def read_table(session: ServerSession, database: str, table: str, *, history: st
         collations.append(str(collation or ""))
         if expression == "ROW END":
             end = str(column)
-    keys = _keys(session, name)
+    keys = _keys(indexes)
     draft = Draft(Drafted(tuple(columns), tuple(keys.get("PRIMARY", ())), ""))
     versioned = kind == "SYSTEM VERSIONED"
     if versioned:
@@ -154,11 +158,11 @@ def defined_as(table: SourceTable, known: TableSchema | None) -> SourceTable:
     )
 
 
-def _keys(session: ServerSession, name: tuple[str, str]) -> dict[str, list[str]]:
+def _keys(indexes: Iterable[Sequence[Any]]) -> dict[str, list[str]]:
     """The columns of the unique indexes that have no NULL, the primary key first; without those on expressions."""
     keys: dict[str, list[str]] = {}
     unfit = set()
-    for index, column, nullable, part in session.query(_KEYS, name):
+    for index, column, nullable, part in indexes:
         if column is None or nullable == "YES" or (part is not None and index != "PRIMARY"):
             unfit.add(index)
         keys.setdefault(str(index), []).append(str(column))

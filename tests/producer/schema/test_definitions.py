@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from shmstore import EntryType, Event, Position
 from shmstore.column_type import column_type
+from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.errors import LinkLost, LoginRefused
 from shmstore.producer.schema import current
 from shmstore.producer.schema.current import CurrentTables
 from shmstore.producer.settings import ServerAddress, Settings
-from tests.producer.running import events_of, execute, running
+from shmstore.producer.snapshot.tables import read_table
+from tests.producer.running import Running, events_of, execute, running
 from tests.servers.server import Server
 
 LESS = {"mysql": "MINIMAL", "mariadb": "NO_LOG"}
@@ -92,6 +95,72 @@ def test_a_unique_key_is_told_from_a_primary_one(any_server: Server, database: s
     assert tables[1] is not None
     assert (bool(tables[0].primary_key), tables[0].unique_key) in ((True, True), (False, False))
     assert (tables[1].primary_key, tables[1].unique_key) == ((0,), False)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("a INT NOT NULL, UNIQUE (a)", "ALTER TABLE k DROP INDEX a, ADD PRIMARY KEY (a)"),
+        ("a INT NOT NULL, PRIMARY KEY (a)", "ALTER TABLE k DROP PRIMARY KEY, ADD UNIQUE (a)"),
+        ("a INT NOT NULL, PRIMARY KEY (a)", "DROP TABLE k"),
+    ],
+    ids=["becomes-primary", "becomes-unique", "dropped"],
+)
+def test_a_key_is_what_it_was_when_the_row_was_written(any_server: Server, database: str, first: str, then: str) -> None:
+    """The producer comes to a row when the server has another key by then: what it followed counts."""
+    execute(any_server, database, f"CREATE TABLE k ({first})")
+    with running(any_server, include=(f"{database}.*",)) as run:
+        run.stop()
+        execute(any_server, database, "INSERT INTO k VALUES (1)", then)
+        later = Running(run.settings)
+        try:
+            (table,) = [event.table for event in events_of(later, any_server) if event.table is not None]
+        finally:
+            later.stop()
+    assert not table.primary_key or table.unique_key == ("UNIQUE" in first)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("then", ["DROP TABLE t", "ALTER TABLE t CHANGE a c BIGINT", "ALTER TABLE t DROP PRIMARY KEY, ADD UNIQUE (b, a)"])
+@pytest.mark.parametrize("after", [1, 2, 3, 4])
+def test_a_ddl_between_two_questions(
+    any_server: Server, database: str, monkeypatch: pytest.MonkeyPatch, then: str, after: int
+) -> None:
+    """A table is described as it was before the DDL or as it is after it, and as nothing in between; one that is gone is gone."""
+    settings = Settings(store="s", host=any_server.host, port=any_server.port, user=any_server.user)
+    (endpoint,) = settings.endpoints()
+    asked: list[str] = []
+    query = ServerSession.query
+
+    def asking(session: ServerSession, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        found = query(session, sql, arguments)
+        if arguments == (database, "t"):
+            asked.append(sql)
+            if len(asked) == after:
+                execute(any_server, database, then)
+        return found
+
+    def described(*statements: str) -> tuple[Any, Any]:
+        """What a snapshot has of a new table after `statements`, and what the stream is given."""
+        found: list[Any] = []
+        session = connect(settings, endpoint)
+        try:
+            current = CurrentTables(settings, endpoint, mariadb=session.mariadb)
+            for ask in (lambda: read_table(session, database, "t"), lambda: current.find(database, "t")):
+                create = "CREATE TABLE t (a INT NOT NULL PRIMARY KEY, b INT NOT NULL DEFAULT 0)"
+                execute(any_server, database, "DROP TABLE IF EXISTS t", create, *statements)
+                asked.clear()
+                found.append(ask())
+        finally:
+            session.close()
+        return tuple(found)  # type: ignore[return-value]
+
+    before, now = described(), described(then)
+    monkeypatch.setattr(ServerSession, "query", asking)
+    torn = described()
+    assert torn[0] in (before[0], now[0])
+    assert torn[1] in (before[1], now[1], now[1] and now[1]._replace(primary_key=before[1].primary_key))
 
 
 def test_a_ddl_that_the_server_had_run_when_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
