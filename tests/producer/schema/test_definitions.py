@@ -122,7 +122,9 @@ def test_a_key_is_what_it_was_when_the_row_was_written(any_server: Server, datab
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("then", ["DROP TABLE t", "ALTER TABLE t CHANGE a c BIGINT", "ALTER TABLE t DROP PRIMARY KEY, ADD UNIQUE (b, a)"])
+@pytest.mark.parametrize(
+    "then", ["DROP TABLE t", "ALTER TABLE t CHANGE a c BIGINT", "ALTER TABLE t DROP PRIMARY KEY, ADD UNIQUE (b, a)"]
+)
 @pytest.mark.parametrize("after", [1, 2, 3, 4])
 def test_a_ddl_between_two_questions(
     any_server: Server, database: str, monkeypatch: pytest.MonkeyPatch, then: str, after: int
