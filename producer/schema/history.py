@@ -12,7 +12,7 @@ file is JSON, one record a line, appended and synced before it counts; a line cu
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -291,7 +291,8 @@ class SchemaHistory:
         if not self._records:
             return False
         at = self._index(position)
-        known = next((r for r in self._records[:at][::-1] if r.position.order == position.order and r.kind == "ddl"), None)
+        here = bisect_left(self._records, position.order, hi=at, key=lambda record: record.position.order)
+        known = next((record for record in self._records[here:at][::-1] if record.kind == "ddl"), None)
         if known is not None:
             self._replay(at)
             return _changes_tables(known.change)

@@ -54,6 +54,7 @@ class ColumnDefinition(NamedTuple):
     counts: bool = False  # AUTO_INCREMENT
     invisible: bool = False
     versioned: bool = False  # WITH SYSTEM VERSIONING
+    collates: bool = False  # BINARY, or a COLLATE that names no character set
 
     def without_key(self) -> ColumnDefinition:
         """The definition where its PRIMARY KEY is left out; what that says of NULL stays."""
@@ -243,7 +244,7 @@ class _Attributes:
             ):
                 raise ValueError(f"{tokens.peek() or 'something quoted'!r} among the attributes of column {self.column.name}")
         column = self.column._replace(nullable=self._nullable())
-        return self.found._replace(column=column, counts=self.counts)
+        return self.found._replace(column=column, counts=self.counts, collates=self.found.collates and not column.charset)
 
     def _ends(self) -> bool:
         """Whether a clause of the table comes next, which ALTER takes without a comma."""
@@ -271,11 +272,15 @@ class _Attributes:
             if tokens.accept("="):
                 tokens.name()
             return True
-        elif word not in ("SIGNED", "BINARY"):
+        elif word == "BINARY":
+            self.found = self.found._replace(collates=True)
+        elif word != "SIGNED":
             collates = word == "COLLATE"
             charset = accept_charset(tokens)
             if charset and not (collates and self.column.charset):
                 self.column = self.column._replace(charset=charset)
+            elif collates and charset == "":
+                self.found = self.found._replace(collates=True)
             return charset is not None
         tokens.take()
         return True

@@ -75,11 +75,13 @@ class Draft:
         self._hidden = table.hidden
         self._period_name = "".join(table.period[:1])
         self._period = [_called(self._slots, name) for name in table.period[1:]]
+        self._changed: list[_Slot] = []  # columns to which CHANGE gives another name
         self._new_period: tuple[str, ...] = ()
         self._convert = convert
         self._keeps_width = keeps_width
         self.charset = charset or convert or table.charset  # MariaDB takes both: the one for later columns, the other for these
         self._end = _called(self._slots, table.period_end) if table.period_end else None
+        self._old_end = next((slot for slot in self._slots if slot.before == "row_end"), None) if table.versioned else self._end
         if convert:
             self._convert_columns()
 
@@ -123,6 +125,8 @@ class Draft:
         if wide and not definition.column.type.startswith("long") and self._convert and self._keeps_width:
             definition = self._of_old_width(slot, definition)
         slot.column = self._settled(definition)
+        if not same(old, slot.column.name):
+            self._changed.append(slot)
         if definition.place is not None:
             if slot not in self._slots:
                 raise ValueError("a column gets two places")
@@ -169,7 +173,8 @@ class Draft:
             self._versioned = True
 
     def _settled(self, definition: ColumnDefinition) -> Column:
-        return settled(definition, self.charset, convert=self._convert)
+        # What names a collation alone, of no character set, is of the table's also where the statement converts.
+        return settled(definition, self.charset, convert="" if definition.collates else self._convert)
 
     def _convert_columns(self) -> None:
         for slot in self._slots:
@@ -225,20 +230,22 @@ class Draft:
             at = shown if place is None else 0 if place == "" else slots.index(_called(slots, place)) + 1
             slots.insert(at, slot)
             shown += 1
-        key = self._kept_key(slots)
+        period = self._period_after(slots)
+        key = self._kept_key(slots, period)
         if implicit and not self._was_versioned:
             slots += [_Slot(column, None) for column in _ROW_PERIOD]
         if self._generated in slots:
             slots.remove(self._generated)
             slots.insert(0, self._generated)
-        period = [_called(slots, name) for name in self._new_period] or self._period
         for slot in period:
             slot.column = slot.column._replace(nullable=False)
         if self._new_key is not None:
             key = self._named_key(slots, period)
         end = _called(slots, "row_end") if implicit else self._end
-        if key and end is not None:  # the end of the row's period belongs to the primary key; one without a name is none alone
-            key = [] if implicit and key == [end] else [*key, *([end] if end not in key else [])]
+        if key and end is not None and end not in key:  # the end of the row's period belongs to the primary key
+            key.insert(len(key) - 2 * (_without_overlaps(key, period) and not implicit), end)
+        if implicit and key == [end]:  # one without a name is none alone
+            key = []
         for slot in key:  # permanently: it stays so when the key goes
             slot.column = slot.column._replace(nullable=False)
         named = [slot.column.name for slot in slots]
@@ -250,19 +257,28 @@ class Draft:
             columns, tuple([slot.column.name for slot in key]), self.charset, implicit, period_end, names, row_id, self._hidden
         )
 
-    def _kept_key(self, slots: list[_Slot]) -> list[_Slot]:
+    def _period_after(self, slots: list[_Slot]) -> list[_Slot]:
+        """The columns of the application's period: it follows RENAME COLUMN, and takes the column of the old name where CHANGE gave another."""
+        if self._new_period:
+            return [_called(slots, name) for name in self._new_period]
+        return [_called(slots, slot.before or "") if slot in self._changed else slot for slot in self._period]
+
+    def _kept_key(self, slots: list[_Slot], period: list[_Slot]) -> list[_Slot]:
         """The key that was before the statement, of the columns that are there now.
 
         The servers look for each of its columns from the first on, a new one by its name and another by the name that it had: a new one
-        that comes first takes the place of a column that is gone, and of one that gets another name.
+        that comes first takes the place of a column that is gone, and of one that gets another name. One WITHOUT OVERLAPS ends with the
+        period as it is now, and is gone where none of its own columns is left.
         """
         key = []
-        for old in self._key:
+        own = [slot for slot in self._key if not (self._was_versioned and slot is self._old_end)]  # which stays the last
+        overlapless = _without_overlaps(own, self._period)
+        for old in own[:-2] if overlapless else self._key:
             here = [slot for slot in slots if slot is old or (slot.before is None and folded(slot.column.name) == old.before)]
             key += here[:1]
-        if len(key) < len(self._key) and all(slot in self._period for slot in key):
-            return []  # of a period without overlaps nothing is left to tell apart
-        return key
+        if not overlapless:
+            return key
+        return [*key, *period[::-1]] if any(slot is not self._old_end for slot in key) else []
 
     def _named_key(self, slots: list[_Slot], period: list[_Slot]) -> list[_Slot]:
         key: list[_Slot] = []
@@ -272,6 +288,11 @@ class Draft:
             else:
                 key.append(_called(slots, name))
         return key
+
+
+def _without_overlaps(key: list[_Slot], period: list[_Slot]) -> bool:
+    """Whether a primary key is one of an application's period: it ends with that, and its end comes first."""
+    return bool(period) and len(key) > 2 and key[-2:] == period[::-1]
 
 
 def _called(slots: list[_Slot], name: str) -> _Slot:

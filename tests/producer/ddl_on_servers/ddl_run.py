@@ -50,14 +50,17 @@ ALLOWED = (
     "in which sql_mode",
     "COLLATE of the table",
 )
-_FAST = ("--innodb-flush-log-at-trx-commit=0", "--sync-binlog=0", "--skip-innodb-doublewrite", "--max-binlog-size=1G")
+_FAST = ["--innodb-flush-log-at-trx-commit=0", "--sync-binlog=0", "--skip-innodb-doublewrite", "--innodb-stats-persistent=OFF"]
+_FAST += ["--max-binlog-size=1G"]  # a run reads one file
+_NO_SYNC = {"mysql": ["--innodb-flush-method=nosync"], "mariadb": ["--debug-no-sync", "--sync-frm=0"]}
 ER_DB_DROP_RMDIR = 1010
 MOST = 8  # differences, after which a run ends
 
 
 def options(kind: str) -> tuple[str, ...]:
-    """Options of a server that runs many DDLs, and logs as little of a table as it can."""
-    return (*_FAST, "--binlog-row-metadata=" + ("MINIMAL" if kind in ("mysql", "mariadb118") else "NO_LOG"))
+    """Options of a server that runs many DDLs, syncs nothing, and logs as little of a table as it can."""
+    metadata = "MINIMAL" if kind in ("mysql", "mariadb118") else "NO_LOG"
+    return (*_FAST, *_NO_SYNC["mysql" if kind == "mysql" else "mariadb"], f"--binlog-row-metadata={metadata}")
 
 
 class Logged(NamedTuple):
@@ -190,21 +193,23 @@ class RandomDdl:
         if self.mariadb and rng.random() < 0.15:
             names |= {rng.choice(["ORACLE", "MSSQL", "MAXDB", "POSTGRESQL", "DB2", "NO_KEY_OPTIONS"])}
         mode = Mode(names, rng.choice(sorted(CLIENTS)), rng.random() < 0.7)
+        settings = {
+            "sql_mode": f"'{','.join(sorted(names))}'",
+            "explicit_defaults_for_timestamp": int(mode.explicit),
+            "character_set_server": rng.choice(["latin1", "utf8mb4", "koi8r"]),
+            "collation_connection": rng.choice(["utf8mb4_bin", "latin1_bin", "ascii_bin", mode.client + "_bin"]),
+            "foreign_key_checks": 0,
+        }
+        if self.mariadb:
+            settings |= {"system_versioning_alter_history": "KEEP", "default_storage_engine": rng.choice(["MyISAM", "InnoDB"])}
+        else:
+            settings["sql_generate_invisible_primary_key"] = rng.randint(0, 1)
         self.grammar.mode = Mode()
-        for sql in (
-            f"SET NAMES {mode.client}",
-            f"SET SESSION sql_mode = '{','.join(sorted(names))}'",
-            f"SET SESSION explicit_defaults_for_timestamp = {int(mode.explicit)}",
-            f"SET SESSION character_set_server = {rng.choice(['latin1', 'utf8mb4', 'koi8r'])}",
-            f"SET SESSION collation_connection = {rng.choice(['utf8mb4_bin', 'latin1_bin', 'ascii_bin', mode.client + '_bin'])}",
-            "SET SESSION foreign_key_checks = 0",
-            "SET SESSION system_versioning_alter_history = KEEP"
-            if self.mariadb
-            else f"SET SESSION sql_generate_invisible_primary_key = {rng.randint(0, 1)}",
-            f"SET SESSION default_storage_engine = {rng.choice(['MyISAM', 'InnoDB']) if self.mariadb else 'InnoDB'}",
-            f"SET SESSION binlog_format = {rng.choice(['ROW', 'MIXED'])}" if self.mariadb else "DO 1",
-        ):
-            self._execute(sql)
+        assert self._execute(
+            f"SET NAMES {mode.client}, " + ", ".join([f"SESSION {name} = {value}" for name, value in settings.items()])
+        )
+        if self.mariadb:  # refused while the session has temporary tables
+            self._execute(f"SET SESSION binlog_format = {rng.choice(['ROW', 'MIXED'])}")
         self.grammar.mode = mode
         database = rng.choice(sorted(DATABASES))
         if self._execute(f"USE `{database}`"):
@@ -216,10 +221,10 @@ class RandomDdl:
         self.tried += 1
         if self.mariadb and any("RENAME TABLE" in part for part in (*before, sql)):
             # of a temporary table it is logged as if it were of the other one: replicas go wrong, too
-            for name in self.grammar.tables():
-                self._execute("DROP TEMPORARY TABLE IF EXISTS `{}`.`{}`".format(*name.split(".")))
-        for part in before:
-            self._execute(part)
+            names = ["`{}`.`{}`".format(*name.split(".")) for name in self.grammar.tables()]
+            self._execute(f"DROP TEMPORARY TABLE IF EXISTS {', '.join(names)}")
+        if not all(self._execute(part) for part in before):
+            return  # where PREPARE has no text, a statement that was prepared in another mode stays
         # Sessions note a database's character set when they choose it, so that another one's change of it passes them by.
         aside = not self.mariadb and " DATABASE" in sql and self.rng.random() < 0.3
         self.taken += self._execute(sql, self.reader if aside else self.connection)

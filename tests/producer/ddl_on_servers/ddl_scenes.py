@@ -56,9 +56,14 @@ class Scenes(Grammar):
         )
 
     def scene(self) -> str:
-        first, second, third = [self.table(name) for name in self.rng.sample(self.tables(), 3)]
+        first, second, third = [self.table(name) for name in self.names(3)]
         tables = [name for name in self.tables() if isinstance(self.catalog.find(*name.split(".")), Table)]
-        there = self.table(self.rng.choice(tables)) if tables else first
+        there = first
+        if tables:
+            name = self.rng.choice(tables)
+            there, known = self.table(name), self.catalog.find(*name.split("."))
+            assert isinstance(known, Table)
+            self.look_at(known)
         kinds: list[Callable[[], str]] = [
             lambda: self.partitioned(first),
             lambda: self.partitioned(first),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from shmstore.sql.catalog import Catalog
 
-__all__ = ["BARE", "CLIENTS", "DATABASES", "MODES", "QUOTED", "SETS", "Mode", "Words"]
+__all__ = ["BARE", "CLIENTS", "DATABASES", "GEOMETRIES", "MODES", "QUOTED", "SETS", "Mode", "Words"]
 
 DATABASES = {"d1": "utf8mb4", "d2": "latin1", "d-3": "gbk"}
 BARE = [
@@ -76,6 +76,7 @@ CLIENTS = {
 }
 SETS = ["cp850", "cp866", "sjis", "big5", "euckr", "ujis", "cp932", "utf16", "utf16le", "latin2", "greek", "swe7", "dec8"]
 SETS += ["latin1", "utf8mb4", "gbk", "ucs2", "koi8r", "utf32", "binary", "utf8mb3", "ascii", "utf8"]
+GEOMETRIES = ["GEOMETRY", "POINT", "LINESTRING", "POLYGON", "MULTIPOINT", "MULTILINESTRING", "MULTIPOLYGON", "GEOMETRYCOLLECTION"]
 TEXTS = [
     "x",
     "it's",
@@ -116,7 +117,7 @@ class Mode:
 
     @property
     def ansi(self) -> bool:
-        return bool(self.names & {"ANSI_QUOTES", "ANSI", "ORACLE", "MSSQL"})
+        return bool(self.names & {"ANSI_QUOTES", "ANSI", "ORACLE", "MSSQL", "MAXDB", "POSTGRESQL", "DB2"})
 
     @property
     def plain_backslash(self) -> bool:
@@ -131,7 +132,9 @@ class Words:
     catalog: Catalog
     mode: Mode = field(default_factory=Mode)
     database: str = "d1"
-    columns: list[str] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)  # of the table that the next statement is about
+    keyed: bool = False  # it has a primary key
+    versioned: bool = False  # by the system
     any_case: bool = False  # the server takes names of tables in any case of letters
 
     # ------------------------------------------------------------ small things
@@ -164,7 +167,7 @@ class Words:
         )
 
     def name(self, name: str) -> str:
-        if name in BARE and self.rng.random() < 0.6:
+        if name in BARE and self.rng.random() < 0.6 and (self.mariadb or name != "system"):
             return self.one(name, name.upper(), name.capitalize())
         quote = self.rng.choice('`"') if self.mode.ansi else "`"
         return quote + name.replace(quote, quote * 2) + quote
@@ -239,6 +242,10 @@ class Words:
             lambda: self.one("REAL", "DOUBLE PRECISION") + self.maybe(0.3, "(10, 2)"),
             lambda: rng.choice(["DECIMAL", "dec", "numeric", "FIXED"]) + f"({rng.randint(1, 60)})",
         )
+        if self.mariadb:
+            return text + self.one(
+                "", "", "", " UNSIGNED", " UNSIGNED", " SIGNED", " ZEROFILL", " UNSIGNED ZEROFILL", " ZEROFILL UNSIGNED"
+            )
         return text + self.maybe(0.4, " UNSIGNED") + self.maybe(0.15, " ZEROFILL") + self.maybe(0.1, " SIGNED")
 
     def text_type(self) -> str:
@@ -285,7 +292,9 @@ class Words:
         if charset != "binary":
             forms.append(f" {word} {set_} BINARY")
         if self.mariadb:
-            forms += [" COLLATE DEFAULT", f" {word} {set_} COLLATE DEFAULT"] + ([" COLLATE uca1400_ai_ci"] if self.newest else [])
+            forms += [" COLLATE DEFAULT", f" {word} {set_} COLLATE DEFAULT"]
+            if self.newest and charset.startswith(("utf", "ucs")):
+                forms += [f" {word} {set_} COLLATE uca1400_ai_ci", " COLLATE uca1400_ai_ci"]
         return self.rng.choice(forms)
 
     def default_charset(self) -> list[str]:
@@ -329,12 +338,7 @@ class Words:
             "CHAR BYTE",
             "CHAR(3) BYTE",
             "JSON",
-            "GEOMETRY",
-            "POINT",
-            "LINESTRING",
-            "POLYGON",
-            "MULTIPOINT",
-            "GEOMETRYCOLLECTION",
+            *GEOMETRIES,
         ]
         texts += [
             "NATIONAL CHAR(3)",

@@ -125,6 +125,21 @@ ONLY = {
         "DROP SEQUENCE seq",
         "CREATE TABLE period2 (id int, f date, u date, PERIOD FOR app (f, u))",
         "RENAME TABLE IF EXISTS nope TO nope2, parts TO parts2",
+        # A key without overlaps ends with the period, behind the row's end, and goes with the last column of its own; another one stays.
+        "CREATE TABLE app (id int, v int, z date, s date, e date, PERIOD FOR p (s, e), PRIMARY KEY (id, p WITHOUT OVERLAPS))",
+        "ALTER TABLE app ADD rs timestamp(6) AS ROW START, ADD re timestamp(6) AS ROW END, ADD PERIOD FOR SYSTEM_TIME (rs, re), "
+        "ADD SYSTEM VERSIONING",
+        "ALTER TABLE app DROP PRIMARY KEY, ADD PRIMARY KEY (v, p WITHOUT OVERLAPS)",
+        "ALTER TABLE app DROP SYSTEM VERSIONING, DROP rs, DROP re, RENAME COLUMN s TO e, RENAME COLUMN e TO s",
+        "ALTER TABLE app CHANGE e x date, CHANGE z e date",
+        "ALTER TABLE app ADD SYSTEM VERSIONING",
+        "ALTER TABLE app DROP v",
+        "CREATE TABLE app2 (id int, s date, e date, PERIOD FOR p (s, e), PRIMARY KEY (e)) WITH SYSTEM VERSIONING",
+        "ALTER TABLE app2 DROP SYSTEM VERSIONING",
+        # A column that names only a collation is of the table's character set.
+        "CREATE TABLE two_sets (a text, b text, c text) CHARACTER SET latin1",
+        "ALTER TABLE two_sets ADD d text COLLATE DEFAULT, ADD e text, CHARACTER SET gbk, MODIFY a text BINARY, MODIFY b text, "
+        "ADD f text CHARACTER SET cp850 BINARY, CONVERT TO CHARACTER SET utf32",
     ],
     "mysql": [
         "CREATE TABLE invisible (a int INVISIBLE, b int, c varchar(3) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_as_cs)",
