@@ -75,7 +75,8 @@ class Draft:
         self._hidden = table.hidden
         self._period_name = "".join(table.period[:1])
         self._period = [_called(self._slots, name) for name in table.period[1:]]
-        self._changed: list[_Slot] = []  # columns to which CHANGE gives another name
+        self._named: list[_Slot] = []  # columns to which CHANGE gives another name
+        self._changed: list[_Slot] = []  # columns of CHANGE, MODIFY and RENAME COLUMN
         self._new_period: tuple[str, ...] = ()
         self._convert = convert
         self._keeps_width = keeps_width
@@ -90,6 +91,18 @@ class Draft:
         slot = next((slot for slot in self._old if slot.before == folded(name)), None)
         if slot is None:
             raise ValueError(f"column {name} is not known")
+        return slot
+
+    def _changing(self, name: str) -> _Slot:
+        """A column that now gets its new definition or name.
+
+        No server changes one twice, but MariaDB takes the second CHANGE for that of a column which the statement adds, if both have the
+        same name.
+        """
+        slot = self._before(name)
+        if slot in self._changed:
+            raise ValueError(f"column {name} is changed twice")
+        self._changed.append(slot)
         return slot
 
     def had(self, name: str) -> bool:
@@ -120,16 +133,16 @@ class Draft:
 
     def replace(self, old: str, definition: ColumnDefinition) -> None:
         """CHANGE and MODIFY: give a column another definition, and perhaps another name and place."""
-        slot = self._before(old)
+        slot = self._changing(old)
         wide = definition.length is None and definition.column.type.endswith(("text", "blob"))
         if wide and not definition.column.type.startswith("long") and self._convert and self._keeps_width:
             definition = self._of_old_width(slot, definition)
         slot.column = self._settled(definition)
         if not same(old, slot.column.name):
-            self._changed.append(slot)
+            self._named.append(slot)
         if definition.place is not None:
             if slot not in self._slots:
-                raise ValueError("a column gets two places")
+                raise ValueError("a column that is dropped gets a place")
             self._slots.remove(slot)
             self._places.append((slot, definition.place))
         self._defined(slot, definition)
@@ -157,7 +170,7 @@ class Draft:
 
     def rename(self, old: str, new: str) -> None:
         """RENAME COLUMN."""
-        slot = self._before(old)
+        slot = self._changing(old)
         slot.column = slot.column._replace(name=new)
 
     def drop(self, name: str) -> None:
@@ -261,7 +274,7 @@ class Draft:
         """The columns of the application's period: it follows RENAME COLUMN, and takes the column of the old name where CHANGE gave another."""
         if self._new_period:
             return [_called(slots, name) for name in self._new_period]
-        return [_called(slots, slot.before or "") if slot in self._changed else slot for slot in self._period]
+        return [_called(slots, slot.before or "") if slot in self._named else slot for slot in self._period]
 
     def _kept_key(self, slots: list[_Slot], period: list[_Slot]) -> list[_Slot]:
         """The key that was before the statement, of the columns that are there now.

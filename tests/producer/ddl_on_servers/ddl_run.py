@@ -40,7 +40,7 @@ ALLOWED = (
     "not known",
     "CREATE TABLE ... SELECT",
     "a temporary one",
-    "two places",
+    "changed twice",
     "of an unknown schema",
     "may be about a temporary",
     "LIKE a temporary",
@@ -172,6 +172,7 @@ class RandomDdl:
 
     def _drop_databases(self) -> None:
         """Begin with new ones. A server left files of tables behind, and has lost the database's options with them, which it does not log."""
+        run(self.connection, "FLUSH LOCAL TABLES")  # MariaDB 10.5 waits for good for a partition that it has open
         for folder in [self.tail.folder / name for name in ("d1", "d2", "d@002d3")]:
             for path in folder.glob("*") if folder.exists() else ():
                 path.unlink(missing_ok=True)
