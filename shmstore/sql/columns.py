@@ -262,7 +262,7 @@ class _Attributes:
     def _type_option(self) -> bool:
         tokens = self.tokens
         word = tokens.peek()
-        if word in ("UNSIGNED", "ZEROFILL"):
+        if word in ("UNSIGNED", "ZEROFILL") and self.column.type != "year":  # to which it says nothing
             more = (" unsigned" if not self.column.unsigned else "") + (" zerofill" if word == "ZEROFILL" else "")
             self.column = self.column._replace(unsigned=True, definition=self.column.definition + more)
         elif word in _SHORT_CHARSETS:
@@ -274,7 +274,7 @@ class _Attributes:
             return True
         elif word == "BINARY":
             self.found = self.found._replace(collates=True)
-        elif word != "SIGNED":
+        elif word not in ("SIGNED", "UNSIGNED", "ZEROFILL"):
             collates = word == "COLLATE"
             charset = accept_charset(tokens)
             if charset and not (collates and self.column.charset):
@@ -391,6 +391,9 @@ def skip_value(tokens: Tokens) -> None:
         tokens.table_name("")
         return
     first = tokens.take()
+    if first.text == "{" and first.kind == "other":  # {d '2020-01-01'}
+        tokens.until("}")
+        return
     if first.kind == "other":
         raise ValueError(f"{first.text!r} where a default belongs")
     if first.kind == "word" and tokens.peek_kind() in ("string", "hex", "bits"):

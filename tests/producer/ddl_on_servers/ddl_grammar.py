@@ -45,7 +45,23 @@ class Grammar(Words):
                 "CASE WHEN 1 THEN CASE 2 WHEN 2 THEN 3 END END",
                 "CURRENT_TIMESTAMP",
                 "NOW()",
+                "INTERVAL(1, 2)",
+                "CAST('1' AS CHAR(3) CHARACTER SET latin1)",
+                "IF(1, 2, 3)",
+                "LEFT('ab', 1)",
+                "REPLACE('a', ',', '(')",
+                "TRIM(BOTH ' ' FROM ' 1 ')",
+                "CURRENT_USER",
+                "CURRENT_DATE",
+                "{d '2020-01-01'}",
+                "BINARY '1'",
+                "CHAR(65 USING latin1)",
+                "EXTRACT(DAY FROM '2020-01-02')",
+                "CONVERT('1' USING utf8mb3)",
+                "NULLIF(1, 2)",
             ]
+        else:
+            values += ["(uuid())", "(CAST('1' AS CHAR(3) CHARACTER SET latin1))", "(json_array())", "_utf8mb4 x'41'", "N'a' 'b'"]
         return f" DEFAULT {self.rng.choice(values)}"
 
     def attribute(self, type_: str) -> str:
@@ -64,6 +80,10 @@ class Grammar(Words):
         odd = self.rng.random() < 0.03
         if odd or type_.upper().startswith(("TIMESTAMP", "DATETIME")):
             values += [" ON UPDATE CURRENT_TIMESTAMP", " ON UPDATE NOW(3)", " ON UPDATE LOCALTIME", " ON UPDATE LOCALTIMESTAMP()"]
+            digits = type_[type_.index("(") :] if "(" in type_ else ""
+            values += [f" DEFAULT CURRENT_TIMESTAMP{digits}", f" DEFAULT NOW{digits or '()'} ON UPDATE NOW{digits or '()'}"]
+        if type_.endswith(("TEXT", "CHAR", ")")):
+            values.append(lambda: f" COLLATE {self.rng.choice(SETS)}_bin")
         if odd or ("INT" in type_.upper() and "POINT" not in type_.upper()):
             values += [" AUTO_INCREMENT UNIQUE", " SERIAL DEFAULT VALUE"]
         values += [
@@ -82,6 +102,7 @@ class Grammar(Words):
                 " VISIBLE",
                 " NOT SECONDARY",
                 " COLUMN_FORMAT DEFAULT COLLATE utf8mb4_bin",
+                " COLUMN_FORMAT DYNAMIC",
                 " SECONDARY_ENGINE_ATTRIBUTE '{}'",
                 " SECONDARY_ENGINE_ATTRIBUTE = ''",
                 lambda: f" CONSTRAINT {self.new()} CHECK (1 = 1)",
@@ -105,7 +126,11 @@ class Grammar(Words):
 
     def attributes(self, type_: str) -> str:
         if self.rng.random() < 0.08:
-            return self.generated() + self.maybe(0.3, lambda: f" COMMENT {self.text()}")
+            behind = [" UNIQUE", " INVISIBLE", " UNIQUE KEY", " CHECK (1 = 1)"]
+            behind += [] if self.mariadb else [" NOT NULL", " NULL", " VISIBLE", " KEY", " NOT SECONDARY"]
+            return (
+                self.generated() + self.maybe(0.3, self.rng.choice(behind)) + self.maybe(0.3, lambda: f" COMMENT {self.text()}")
+            )
         return "".join([self.attribute(type_) for _ in range(self.rng.choice([0, 0, 0, 1, 1, 2, 3]))])
 
     def definition(self, name: str, *, placed: bool) -> str:
@@ -139,6 +164,17 @@ class Grammar(Words):
             f"UNIQUE{name} ({self.old()}){' USING HASH' if self.mariadb else ''}",
         ]
         forms += [f"INDEX{name} ({column}) COMMENT {self.text()}", f"CHECK ({self.text()} <> 'y')"]
+        forms += [
+            f"SPATIAL KEY{name} ({self.old()})",
+            f"KEY{name} ({column}) KEY_BLOCK_SIZE=0 USING BTREE",
+            f"CONSTRAINT{name} UNIQUE INDEX{name} USING BTREE ({column})",
+            f"INDEX{name} ({column}) {'IGNORED' if self.mariadb else 'INVISIBLE'}",
+        ]
+        if self.mariadb:
+            forms += [f"VECTOR KEY{name} ({self.old()}) M=5 DISTANCE=cosine"] if self.newest else []
+        else:
+            forms += [f"KEY{name} ((1 + (2)), {self.old()})", f"FULLTEXT{name} ({self.old()}) WITH PARSER ngram"]
+            forms += [f"CONSTRAINT{name} CHECK ({self.text()} <> 'y') NOT ENFORCED", f"UNIQUE{name} ({column}) VISIBLE"]
         return self.rng.choice(forms)
 
     def primary(self, *, exists: bool = False) -> str:
@@ -147,7 +183,8 @@ class Grammar(Words):
         )
         constraint = self.maybe(0.3, lambda: f"CONSTRAINT{self.maybe(0.6, lambda: ' ' + self.new())} ")
         maybe = " IF NOT EXISTS" if exists and self.mariadb and self.rng.random() < 0.4 else ""
-        return f"{constraint}PRIMARY KEY{maybe}{self.maybe(0.2, ' USING BTREE')} ({columns})"
+        behind = self.maybe(0.1, self.one(" USING BTREE", " KEY_BLOCK_SIZE=0", f" COMMENT {self.text()}"))
+        return f"{constraint}PRIMARY KEY{maybe}{self.maybe(0.2, ' USING BTREE')} ({columns}){behind}"
 
     # ------------------------------------------------------------ CREATE
 
@@ -170,7 +207,26 @@ class Grammar(Words):
             "STATS_PERSISTENT = DEFAULT",
         ]
         forms += ["MAX_ROWS 5", "AUTO_INCREMENT=7", "CHECKSUM 1", "KEY_BLOCK_SIZE=0", "STATS_AUTO_RECALC=DEFAULT"]
-        if self.mariadb:
+        forms += ["MIN_ROWS=1", "AVG_ROW_LENGTH 5", "DELAY_KEY_WRITE=0", "ROW_FORMAT DYNAMIC", "ROW_FORMAT=COMPACT", "UNION=()"]
+        forms += [
+            "INSERT_METHOD=NO",
+            "INSERT_METHOD FIRST",
+            "INSERT_METHOD = LAST",
+            "STATS_SAMPLE_PAGES=DEFAULT",
+            "TABLE_CHECKSUM=0",
+        ]
+        forms += [f"CONNECTION={self.text()}", f"PASSWORD {self.text()}"]
+        if not self.mariadb:
+            forms += [
+                "STORAGE DISK",
+                "STORAGE MEMORY",
+                "TABLESPACE innodb_file_per_table",
+                "TABLESPACE = `innodb_file_per_table`",
+            ]
+            forms += ["AUTOEXTEND_SIZE=0", "COMPRESSION='none'", "ENCRYPTION = 'N'", "SECONDARY_ENGINE=NULL"]
+            forms += ["SECONDARY_ENGINE_ATTRIBUTE='{}'"]
+        else:
+            forms += ["PAGE_COMPRESSED=0", "ENCRYPTION_KEY_ID=1", "IETF_QUOTES=NO", "SEQUENCE=0", "ENCRYPTED = DEFAULT"]
             forms += [f"{default}{word}{equal}DEFAULT", f"{default}{word}{equal}DEFAULT", "PAGE_CHECKSUM=1", "TRANSACTIONAL=0"]
             forms += ["COLLATE=uca1400_ai_ci"] if self.newest else []
         return self.rng.choice(forms)
@@ -226,7 +282,8 @@ class Grammar(Words):
             lambda: f"RENAME COLUMN {yes}{self.old()} TO {self.new()}",
             lambda: self.alter_primary(yes),
             lambda: self.alter_primary(yes),
-            lambda: f"CONVERT TO {self.one('CHARACTER SET', 'CHARSET')} {self.one(*self.default_charset(), *SETS)}",
+            lambda: f"CONVERT TO {self.one('CHARACTER SET', 'CHARSET', 'CHAR SET')} {self.one(*self.default_charset(), *SETS)}",
+            lambda: f"CONVERT TO{self.charset(self.rng.choice(SETS)).removesuffix(' BINARY')}",
             self.option,
             self.option,
             lambda: f"ADD {self.key()}",
@@ -237,10 +294,32 @@ class Grammar(Words):
                 "FORCE",
                 "ENGINE = InnoDB",
                 "ENABLE KEYS",
+                "DISABLE KEYS",
                 "ALGORITHM = COPY",
+                "ALGORITHM INPLACE",
+                "ALGORITHM=INSTANT",
                 "LOCK=DEFAULT",
+                "LOCK = SHARED",
+                "LOCK EXCLUSIVE",
                 "ALGORITHM DEFAULT",
                 "REMOVE PARTITIONING",
+                *(["ALGORITHM=NOCOPY"] if self.mariadb else ["WITHOUT VALIDATION", "WITH VALIDATION"]),
+            ),
+            lambda: self.one(
+                f"DROP FOREIGN KEY {yes}{self.new()}",
+                f"RENAME {self.one('INDEX', 'KEY')} {yes}{self.old()} TO {self.new()}",
+                f"ALTER {self.one('INDEX', 'KEY')} {yes}{self.old()} {'NOT IGNORED' if self.mariadb else 'VISIBLE'}",
+                f"ADD CONSTRAINT {no}{self.new()} CHECK ({self.text()} <> 'z')",
+                f"ADD {self.one('INDEX', 'UNIQUE', 'UNIQUE KEY')} {no}{self.new()} ({self.old()})",
+                *(
+                    [f"ADD FOREIGN KEY {no}({self.old()}) REFERENCES zz (a)"]
+                    if self.mariadb
+                    else [
+                        f"DROP CHECK {self.new()}",
+                        f"ALTER CHECK {self.new()} NOT ENFORCED",
+                        f"ALTER CONSTRAINT {self.new()} ENFORCED",
+                    ]
+                ),
             ),
             lambda: (
                 f"DROP {self.one('INDEX', 'KEY', 'CONSTRAINT')} {self.maybe(0.8, 'IF EXISTS ') if self.mariadb else ''}{self.old()}"
@@ -319,7 +398,12 @@ class Grammar(Words):
             f"CREATE TABLE {first} (LIKE {second})",
             f"CREATE TABLE {first} SELECT * FROM {second}",
             f"CREATE TABLE {first} (zz int) AS SELECT 1 AS a, 'x' AS b",
-            f"TRUNCATE {first}",
+            f"TRUNCATE {self.one('', 'TABLE ')}{second}",
+            f"{self.one('ANALYZE', 'OPTIMIZE', 'CHECK', 'REPAIR')} TABLE {second}",
+            f"DROP TABLES {exists}{second} CASCADE",
+            f"DROP SCHEMA IF EXISTS `{database}`",
+            f"CREATE SCHEMA IF NOT EXISTS `{database}` DEFAULT CHARACTER SET = {charset} DEFAULT COLLATE = {charset}_bin",
+            f"ALTER SCHEMA `{database}` COLLATE {charset}_bin",
             f"CREATE INDEX {self.new()} ON {first} ({self.old()})",
             f"DROP INDEX `PRIMARY` ON {first}",
             f"DROP INDEX {self.new()} ON {first}",
@@ -355,11 +439,21 @@ class Grammar(Words):
                 f"CREATE OR REPLACE DATABASE `{database}` CHARACTER SET DEFAULT",
                 f"DROP INDEX IF EXISTS `primary` ON {first}",
                 f"SET STATEMENT lock_wait_timeout = 5 FOR DROP TABLE IF EXISTS {first}",
+                f"DROP TABLE IF EXISTS {second}, {third} WAIT 5",
+                f"DROP TABLE {second} NOWAIT",
+                f"TRUNCATE TABLE {second} WAIT 5",
+                f"RENAME TABLE {second} WAIT 5 TO {first}",
+                f"CREATE OR REPLACE {self.one('', 'UNIQUE ')}INDEX {self.new()} ON {second} ({self.old()}) WAIT 5",
+                f"DROP INDEX IF EXISTS {self.new()} ON {second} NOWAIT",
+                f"CREATE OR REPLACE DATABASE `{database}` COMMENT {self.text()} COLLATE {charset}_bin",
+                f"ALTER DATABASE `{database}` COMMENT = {self.text()}",
             ]
         else:
             kinds += [
                 f"ALTER DATABASE `{database}` READ ONLY = 0",
                 f"ALTER DATABASE DEFAULT ENCRYPTION = 'N' COLLATE {charset}_bin",
+                f"CREATE TABLE {first} TABLE {second}",
+                f"CREATE INDEX {self.new()} ON {second} ({self.old()}) ALGORITHM = INPLACE LOCK = DEFAULT",
             ]
         return self.rng.choice(kinds)
 

@@ -94,11 +94,19 @@ class Scenes(Grammar):
             "HASH (a) PARTITIONS 3",
             "LINEAR HASH (a + 1) PARTITIONS 2",
             "KEY ALGORITHM = 2 (a)",
+            "LINEAR KEY ALGORITHM=1 (a) PARTITIONS 3",
+            "LIST COLUMNS (a) (PARTITION p0 VALUES IN (1, 2) ENGINE = InnoDB MAX_ROWS 5, PARTITION p2 VALUES IN ((3)) COMMENT 'x')",
+            "RANGE (a) SUBPARTITION BY LINEAR KEY (a) (PARTITION p0 VALUES LESS THAN (10) (SUBPARTITION s0, SUBPARTITION `s 1`), "
+            "PARTITION p2 VALUES LESS THAN MAXVALUE (SUBPARTITION s2 COMMENT = ')', SUBPARTITION s3))",
             f"RANGE (a) SUBPARTITION BY HASH (a) SUBPARTITIONS 2 {parts}",
         )
         versioned = ""
         if self.mariadb and self.rng.random() < 0.2:
-            how, versioned = "SYSTEM_TIME (PARTITION p0 HISTORY, PARTITION p2 CURRENT)", " WITH SYSTEM VERSIONING"
+            how, versioned = (
+                self.one("(PARTITION p0 HISTORY, PARTITION p2 CURRENT)", "INTERVAL 1 DAY PARTITIONS 3", "LIMIT 100"),
+                " WITH SYSTEM VERSIONING",
+            )
+            how = f"SYSTEM_TIME {how}"
         head = self.one("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", *(["CREATE OR REPLACE TABLE"] if self.mariadb else []))
         plain = self.maybe(0.3, "") or f" PARTITION BY {how}"
         more = f", {column} {self.type()}" if column.strip('`"').lower() != "a" else ""
@@ -114,7 +122,9 @@ class Scenes(Grammar):
             f"TRUNCATE PARTITION {self.one(name, 'ALL')}",
             "COALESCE PARTITION 1",
             f"ANALYZE PARTITION {name}",
-            f"REBUILD PARTITION {name}",
+            f"{self.one('REBUILD', 'OPTIMIZE', 'REPAIR', 'CHECK')} PARTITION {self.one(name, 'ALL')}",
+            "REORGANIZE PARTITION",
+            f"PARTITION BY LIST COLUMNS (a) (PARTITION p0 VALUES IN (1, 2), PARTITION p2 VALUES IN ({self.rng.randint(3, 9)}))",
             "ADD PARTITION PARTITIONS 2",
             "ADD PARTITION (PARTITION `p 9` VALUES IN (77, 78))",
             f"REORGANIZE PARTITION {name} INTO (PARTITION {name} VALUES LESS THAN MAXVALUE)",

@@ -73,9 +73,33 @@ CLIENTS = {
     "hebrew": ("iso8859_8", "שם"),
     "latin5": ("iso8859_9", "ğış"),
     "utf8mb3": ("utf-8", "größe"),
+    "ascii": ("ascii", "plain"),
+    "tis620": ("tis_620", "ชื่อ"),
+    "cp852": ("cp852", "łódź"),
+    "latin7": ("iso8859_13", "ąžuolas"),
+    "koi8u": ("koi8_u", "їжак"),
+    "gb2312": ("gb2312", "名字"),
+    "cp1256": ("cp1256", "اسم"),
+    "cp1257": ("cp1257", "ąžuolas"),
+    "eucjpms": ("euc_jp", "名前"),
+    "macroman": ("mac_roman", "größe"),
+    "macce": ("mac_latin2", "łódź"),
+    "hp8": ("hp_roman8", "größe"),
 }
 SETS = ["cp850", "cp866", "sjis", "big5", "euckr", "ujis", "cp932", "utf16", "utf16le", "latin2", "greek", "swe7", "dec8"]
 SETS += ["latin1", "utf8mb4", "gbk", "ucs2", "koi8r", "utf32", "binary", "utf8mb3", "ascii", "utf8"]
+SETS += ["hebrew", "latin5", "latin7", "koi8u", "cp1250", "cp1251", "cp1256", "cp1257", "tis620", "gb2312", "eucjpms", "hp8"]
+SETS += ["macce", "macroman", "cp852", "geostd8", "armscii8", "keybcs2"]
+SHORT_SETS = [
+    " BINARY",
+    " ASCII",
+    " UNICODE",
+    " BYTE",
+    " ASCII BINARY",
+    " BINARY ASCII",
+    " UNICODE BINARY",
+    " BINARY CHARSET latin2",
+]
 GEOMETRIES = ["GEOMETRY", "POINT", "LINESTRING", "POLYGON", "MULTIPOINT", "MULTILINESTRING", "MULTIPOLYGON", "GEOMETRYCOLLECTION"]
 TEXTS = [
     "x",
@@ -275,8 +299,7 @@ class Words:
         texts += [f"VARCHAR({rng.choice([300, 20000, 30000, 70000])})"]
         text = rng.choice(texts)
         charset = rng.choice(SETS)
-        bare = [" BINARY", " ASCII", " UNICODE", " BYTE", " ASCII BINARY", " BINARY ASCII"]
-        return text + self.maybe(0.5, lambda: self.charset(charset)) if rng.random() < 0.8 else text + rng.choice(bare)
+        return text + self.maybe(0.5, lambda: self.charset(charset)) if rng.random() < 0.8 else text + rng.choice(SHORT_SETS)
 
     def charset(self, charset: str) -> str:
         collation = (
@@ -304,6 +327,8 @@ class Words:
     def choice_type(self) -> str:
         members = sorted({self.member() for _ in range(self.rng.randint(1, 4))})
         text = self.one("ENUM", "SET", "enum", "set ") + f"({self.one(',', ' , ').join(members)})"
+        if self.rng.random() < 0.15:
+            return text + self.rng.choice(SHORT_SETS)
         return text + self.maybe(0.5, lambda: self.charset(self.rng.choice(SETS)))
 
     def other_type(self) -> str:
@@ -316,6 +341,7 @@ class Words:
             f"TIMESTAMP{digits}",
             "YEAR",
             "YEAR(4)",
+            "YEAR(4) UNSIGNED ZEROFILL",
             "BIT",
             f"BIT({rng.randint(1, 64)})",
             "BOOL",
