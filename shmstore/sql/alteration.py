@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shmstore.sql.columns import ColumnDefinition, define_column, skip_value
-from shmstore.sql.definitions import KEYS, add_column, add_definition
+from shmstore.sql.definitions import KEYS, add_column, add_definition, leave_out
 from shmstore.sql.options import read_options
 from shmstore.sql.session import Dialect
 from shmstore.sql.table_change import Draft, Table
@@ -127,20 +127,8 @@ class Alteration:
             self._add(draft, spec)
         elif spec.accept("DROP"):
             self._drop(draft, spec)
-        elif spec.accept("MODIFY"):
-            spec.accept("COLUMN")
-            maybe = spec.accept("IF", "EXISTS")
-            name = spec.name()
-            definition = define_column(name, spec, self._dialect)
-            if draft.had(name) or not maybe:
-                draft.replace(name, _unless_keyed(definition, draft, maybe))
-        elif spec.accept("CHANGE"):
-            spec.accept("COLUMN")
-            maybe = spec.accept("IF", "EXISTS")
-            old = spec.name()
-            definition = define_column(spec.name(), spec, self._dialect)
-            if draft.had(old) or not maybe:
-                draft.replace(old, _unless_keyed(definition, draft, maybe))
+        elif word := spec.accept_one("MODIFY", "CHANGE"):
+            self._change(draft, spec, renames=word == "CHANGE")
         elif spec.accept("RENAME", "COLUMN"):
             maybe = spec.accept("IF", "EXISTS")
             old = spec.name()
@@ -183,6 +171,16 @@ class Alteration:
             add_column(draft, spec, self._dialect, unless_exists=maybe)
         elif add_definition(draft, spec, self._dialect) is None:
             spec.drain()
+
+    def _change(self, draft: Draft, spec: Tokens, *, renames: bool) -> None:
+        spec.accept("COLUMN")
+        maybe = spec.accept("IF", "EXISTS")
+        old = spec.name()
+        definition = define_column(spec.name() if renames else old, spec, self._dialect)
+        if draft.had(old) or not maybe:
+            draft.replace(old, _unless_keyed(definition, draft, maybe))
+        else:
+            leave_out(draft, definition)
 
     def _drop(self, draft: Draft, spec: Tokens) -> None:
         explicit = spec.accept("COLUMN")

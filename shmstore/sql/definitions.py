@@ -7,7 +7,7 @@ from shmstore.sql.session import Dialect
 from shmstore.sql.table_change import Draft
 from shmstore.sql.tokens import Tokens
 
-__all__ = ["KEYS", "add_column", "add_definition"]
+__all__ = ["KEYS", "add_column", "add_definition", "leave_out"]
 
 # Words that begin a key or a check in a list of columns; a column of such a name is quoted or follows COLUMN.
 KEYS = frozenset(("PRIMARY", "INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CONSTRAINT", "CHECK"))
@@ -33,9 +33,15 @@ def add_column(draft: Draft, tokens: Tokens, dialect: Dialect, *, unless_exists:
         if definition.primary and unless_exists and draft.has_key:
             definition = definition.without_key()
         draft.add(definition)
-    elif definition.primary and not draft.has_key:  # its key is another part, which does not exist
-        draft.set_key([definition.column.name])
+    else:
+        leave_out(draft, definition)
     return definition
+
+
+def leave_out(draft: Draft, definition: ColumnDefinition) -> None:
+    """Take in a column that IF EXISTS or IF NOT EXISTS leaves out: its PRIMARY KEY is another part, which stays where there is no key."""
+    if definition.primary and not draft.has_key:
+        draft.set_key([definition.column.name])
 
 
 def _begins_key(tokens: Tokens) -> bool:

@@ -121,6 +121,11 @@ ONLY = {
         "CREATE TABLE hashed (a int, b text, c blob, UNIQUE (b), UNIQUE (c))",
         "ALTER DATABASE COMMENT 'x' CHARACTER SET latin7",
         "CREATE TABLE in_latin7 (a text)",
+        "CREATE TABLE without (a int, b int)",  # what IF EXISTS leaves out gives a key all the same
+        "ALTER TABLE without CHANGE IF EXISTS nope B bigint PRIMARY KEY, ADD c int",
+        "ALTER TABLE without CHANGE IF EXISTS nope c int PRIMARY KEY, MODIFY IF EXISTS nope2 int KEY",
+        "ALTER TABLE without DROP PRIMARY KEY, MODIFY IF EXISTS nope int KEY, ADD nope int",
+        "ALTER TABLE without MODIFY IF EXISTS d int KEY, ADD d int",
         "CREATE SEQUENCE seq START 5",
         "DROP SEQUENCE seq",
         "CREATE TABLE period2 (id int, f date, u date, PERIOD FOR app (f, u))",
@@ -140,6 +145,7 @@ ONLY = {
         "CREATE TABLE two_sets (a text, b text, c text) CHARACTER SET latin1",
         "ALTER TABLE two_sets ADD d text COLLATE DEFAULT, ADD e text, CHARACTER SET gbk, MODIFY a text BINARY, MODIFY b text, "
         "ADD f text CHARACTER SET cp850 BINARY, CONVERT TO CHARACTER SET utf32",
+        "ALTER TABLE two_sets ADD g date DEFAULT {d '2020-01-01'} FIRST, ADD h year(4) zerofill",
     ],
     "mysql": [
         "CREATE TABLE invisible (a int INVISIBLE, b int, c varchar(3) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_as_cs)",
@@ -148,6 +154,7 @@ ONLY = {
         "ALTER TABLE words DROP period, ADD vector vector(3), ADD period int",
         "ALTER TABLE words DROP vector, DROP COLUMN period",
         "CREATE TABLE hex4 (a enum(0xfc, 'x') CHARACTER SET latin1, b enum('ü ') CHARACTER SET binary)",
+        "CREATE TABLE years (a year(4) unsigned, b year zerofill)",
         "CREATE TABLE sub (a int, b int) PARTITION BY RANGE (a) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN MAXVALUE)",
     ],
 }  # fmt: skip
