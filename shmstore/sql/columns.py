@@ -135,6 +135,7 @@ def _bytes_text(member: str | bytes, literals: str) -> str:
 
 _BINARY_TYPES = {"char": "binary", "varchar": "varbinary", "tinytext": "tinyblob", "text": "blob", "mediumtext": "mediumblob"}
 _BINARY_TYPES["longtext"] = "longblob"
+_TEXT_TYPES = {binary: text for text, binary in _BINARY_TYPES.items()}
 _WIDTHS = {"tiny": 255, "": 65535, "medium": (1 << 24) - 1, "long": (1 << 32) - 1}  # bytes
 
 
@@ -277,13 +278,22 @@ class _Attributes:
         elif word not in ("SIGNED", "UNSIGNED", "ZEROFILL"):
             collates = word == "COLLATE"
             charset = accept_charset(tokens)
-            if charset and not (collates and self.column.charset):
+            if charset and collates:
+                self._collate(charset)
+            elif charset:
                 self.column = self.column._replace(charset=charset)
             elif collates and charset == "":
                 self.found = self.found._replace(collates=True)
             return charset is not None
         tokens.take()
         return True
+
+    def _collate(self, charset: str) -> None:
+        """COLLATE of a character set: that of the type comes first. MariaDB makes a text of bytes, and JSON is text there."""
+        column = self.column
+        if not column.charset or (self.dialect.mariadb and column.definition.upper() == "JSON"):
+            type_ = column.type if charset == "binary" else _TEXT_TYPES.get(column.type, column.type)
+            self.column = column._replace(type=type_, charset=charset)
 
     def _key(self) -> bool:
         tokens = self.tokens

@@ -121,6 +121,10 @@ ONLY = {
         "CREATE TABLE hashed (a int, b text, c blob, UNIQUE (b), UNIQUE (c))",
         "ALTER DATABASE COMMENT 'x' CHARACTER SET latin7",
         "CREATE TABLE in_latin7 (a text)",
+        "CREATE TABLE texts (a blob COLLATE latin1_bin, b blob(10) NOT NULL COLLATE utf32_bin, c varbinary(60000) COLLATE utf8mb4_bin, "
+        "d binary COLLATE gbk_bin, e json COLLATE latin1_bin, f long varbinary DEFAULT 'x' COLLATE koi8r_bin, "
+        "g blob COLLATE 'binary', h varbinary(9) NOT NULL COLLATE utf8mb4_bin, i tinyblob COMMENT 'x' COLLATE latin2_bin, j point COLLATE latin1_bin)",
+        "ALTER TABLE texts MODIFY i mediumblob COLLATE dec8_bin, ADD k binary(9) COLLATE swe7_bin, CONVERT TO CHARACTER SET utf32",
         "CREATE TABLE without (a int, b int)",  # what IF EXISTS leaves out gives a key all the same
         "ALTER TABLE without CHANGE IF EXISTS nope B bigint PRIMARY KEY, ADD c int",
         "ALTER TABLE without CHANGE IF EXISTS nope c int PRIMARY KEY, MODIFY IF EXISTS nope2 int KEY",
