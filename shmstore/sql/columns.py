@@ -289,11 +289,9 @@ class _Attributes:
         return True
 
     def _collate(self, charset: str) -> None:
-        """COLLATE of a character set: that of the type comes first. MariaDB makes a text of bytes, and JSON is text there."""
-        column = self.column
-        if not column.charset or (self.dialect.mariadb and column.definition.upper() == "JSON"):
-            type_ = column.type if charset == "binary" else _TEXT_TYPES.get(column.type, column.type)
-            self.column = column._replace(type=type_, charset=charset)
+        """COLLATE of a character set: the last of several. MariaDB makes a text of bytes, and JSON is text there."""
+        type_ = self.column.type if charset == "binary" else _TEXT_TYPES.get(self.column.type, self.column.type)
+        self.column = self.column._replace(type=type_, charset=charset)
 
     def _key(self) -> bool:
         tokens = self.tokens

@@ -207,9 +207,8 @@ class RandomDdl:
         else:
             settings["sql_generate_invisible_primary_key"] = rng.randint(0, 1)
         self.grammar.mode = Mode()
-        assert self._execute(
-            f"SET NAMES {mode.client}, " + ", ".join([f"SESSION {name} = {value}" for name, value in settings.items()])
-        )
+        sql = f"SET NAMES {mode.client}, " + ", ".join([f"SESSION {name} = {value}" for name, value in settings.items()])
+        assert self._execute(sql) or self._execute(sql), sql  # once more where the server ended the session
         if self.mariadb:  # refused while the session has temporary tables
             self._execute(f"SET SESSION binlog_format = {rng.choice(['ROW', 'MIXED'])}")
         self.grammar.mode = mode

@@ -264,3 +264,63 @@ def test_a_column_of_a_quoted_schema_s_type() -> None:
     """PERIOD and VECTOR may begin a key: not before the schema of a type."""
     found = table("CREATE TABLE t (vector `mariadb_schema`.DATE, period `mariadb_schema`.DATE, VECTOR `i` (x))")
     assert types(found) == [("vector", "date"), ("period", "date")]
+
+
+@pytest.mark.parametrize(
+    ("definition", "type_", "charset"),
+    [
+        ("char(3) DEFAULT 'x' COLLATE latin1_bin NOT NULL COLLATE utf8mb4_bin", "char", "utf8mb4"),  # MariaDB 10.5: the last one
+        ("enum('x') DEFAULT 'x' COLLATE 'binary' COLLATE koi8r_bin", "enum", "koi8r"),
+        ("varbinary(9) COLLATE latin2_bin", "varchar", "latin2"),
+        ("blob(10) NOT NULL COLLATE utf32_bin", "tinytext", "utf32"),
+        ("varbinary(60000) COLLATE utf8mb4_bin", "mediumtext", "utf8mb4"),
+        ("blob COLLATE 'binary'", "blob", ""),
+        ("json COLLATE koi8r_bin", "longtext", "koi8r"),
+        ("json", "longtext", "utf8mb4"),
+        ("year(4) unsigned zerofill", "year", ""),
+        ("date DEFAULT {d '2020-01-01'}", "date", ""),
+    ],
+)
+def test_definitions_of_columns(definition: str, type_: str, charset: str) -> None:
+    (column,) = table(f"CREATE TABLE t (a {definition})").columns
+    assert (column.type, column.charset, column.unsigned) == (type_, charset, False)
+
+
+PERIOD = "s date, e date, PERIOD FOR p (s, e)"
+ROWS = (
+    "ADD rs timestamp(6) AS ROW START, ADD re timestamp(6) AS ROW END, ADD PERIOD FOR SYSTEM_TIME (rs, re), ADD SYSTEM VERSIONING"
+)
+
+
+@pytest.mark.parametrize(
+    ("statements", "key"),
+    [
+        ([f"CREATE TABLE t (a int, b int, {PERIOD}, PRIMARY KEY (a, p WITHOUT OVERLAPS))", f"ALTER TABLE t {ROWS}"], "a re e s"),
+        ([f"CREATE TABLE t (a int, {PERIOD}, PRIMARY KEY (a, p WITHOUT OVERLAPS))", "ALTER TABLE t DROP a"], ""),
+        (
+            [
+                f"CREATE TABLE t (a int, {PERIOD}, PRIMARY KEY (e))",
+                f"ALTER TABLE t {ROWS}",
+                "ALTER TABLE t DROP SYSTEM VERSIONING, DROP rs, DROP re",
+            ],
+            "e",
+        ),
+        (
+            [
+                f"CREATE TABLE t (a int, z date, {PERIOD}, PRIMARY KEY (a, p WITHOUT OVERLAPS))",
+                "ALTER TABLE t CHANGE s x date, CHANGE z s date",
+            ],
+            "a e s",
+        ),
+        (
+            [f"CREATE TABLE t (a int, {PERIOD}, PRIMARY KEY (a, p WITHOUT OVERLAPS))", "ALTER TABLE t RENAME COLUMN s TO x"],
+            "a e x",
+        ),
+        ([f"CREATE TABLE t (a int, {PERIOD}, PRIMARY KEY (a, s))", "ALTER TABLE t CHANGE s x date, ADD s date"], "a x"),
+        (["CREATE TABLE t (a int, b int)", "ALTER TABLE t CHANGE IF EXISTS nope b int PRIMARY KEY"], "b"),
+        (["CREATE TABLE t (a int PRIMARY KEY, b int)", "ALTER TABLE t CHANGE IF EXISTS nope b int PRIMARY KEY"], "a"),
+    ],
+)
+def test_keys_of_periods_and_of_columns_that_are_left_out(statements: list[str], key: str) -> None:
+    """As MariaDB 10.5 to 11.8 have them."""
+    assert table(*statements).key == tuple(key.split())
