@@ -47,6 +47,12 @@ def _line_of_remembered(store: RememberedStore) -> str:
     return printable(f"{row}  " + (f"in the file {store.path}" if store.path else f"remembered in {store.home}"))
 
 
+def in_log(store: RememberedStore) -> str:
+    """Return what the log of a home holds: its events, and the files that they are in."""
+    count, files = store.newest - store.oldest + 1, f"{quantity(store.bytes)} in {store.files:,} files"
+    return f"{count:,} events, {store.oldest:,} to {store.newest:,}, {files}" if count > 0 else f"no events, {files}"
+
+
 def page(stat: StoreStat, live: ShownStore | None = None) -> str:
     """Return a store's figures as text, with the rates and trends that `live` has of it."""
     passes = live.store.rate if live is not None else None

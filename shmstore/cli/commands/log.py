@@ -74,12 +74,12 @@ def add(commands: Commands) -> None:
 def verify(options: argparse.Namespace) -> int:
     """`shmstore log verify`. Reads the files alone: nothing is restored, cut or changed."""
     from shmstore import StoreNotFound, StoreView
+    from shmstore.cli.text_report import in_log
     from shmstore.home import identity, kinds
     from shmstore.home.home import Home
     from shmstore.log import check
     from shmstore.ring.cursors import LOGGED
     from shmstore.store.remembered import describe_home
-    from shmstore.units import quantity
 
     where, logged = home_of(options), None
     with suppress(StoreNotFound), StoreView.attach(options.store, path=options.path, restore=False) as store:
@@ -90,9 +90,7 @@ def verify(options: argparse.Namespace) -> int:
     if findings:
         print(*map(printable, findings), sep="\n")
         return 1
-    found = describe_home(where)
-    held = f"{found.newest - found.oldest + 1:,} events, {quantity(found.bytes)} in {found.files:,} files"
-    print(f"{options.store}: no damage found in the log: {held}")
+    print(f"{options.store}: no damage found in the log: {in_log(describe_home(where))}")
     return 0
 
 

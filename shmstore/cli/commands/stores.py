@@ -267,6 +267,7 @@ def create(options: argparse.Namespace) -> int:
 
 def backup(options: argparse.Namespace) -> int:
     """`shmstore backup`. It says every `SHOWN` seconds how far it is."""
+    from shmstore.cli.text_report import in_log
     from shmstore.log.backup import back_up
     from shmstore.store.remembered import describe_home
     from shmstore.units import quantity
@@ -286,11 +287,8 @@ def backup(options: argparse.Namespace) -> int:
         return 1
     what = "readers' places and tables' definitions; the store has no log"
     if made.home.has_log:
-        found = describe_home(made.home)
-        what = (
-            f"{found.newest - found.oldest + 1:,} events up to {found.newest:,}, {quantity(found.bytes)} in {found.files:,} files"
-        )
-    print(f"{options.store}: {what}, are in {made.home.path}")
+        what = in_log(describe_home(made.home))
+    print(f"{options.store}: the copy is in {made.home.path}: {what}")
     return 0
 
 
