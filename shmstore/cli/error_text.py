@@ -25,9 +25,11 @@ EXTRAS = {
 }
 
 
-def missing(module: str | None) -> str | None:
-    """Return the message for a `module` that cannot be imported; None where no extra of this project installs it."""
-    found = EXTRAS.get((module or "").partition(".")[0])
+def missing(error: ImportError) -> str | None:
+    """Return the message for a module that cannot be imported; None where no extra of this project installs it."""
+    if isinstance(error.__cause__, ImportError):  # a function's own error, which says what to install
+        return line_of(error)
+    found = EXTRAS.get((error.name or "").partition(".")[0])
     return found and f"{found[0]} is not installed: {install(found[1])}"
 
 

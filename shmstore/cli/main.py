@@ -51,8 +51,8 @@ def main(words: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         settle_stdout()
         return 141
-    except ModuleNotFoundError as error:
-        message = missing(error.name)
+    except ImportError as error:
+        message = missing(error)
         if message is None or "SHMSTORE_DEBUG" in os.environ:
             raise
         return fail(message)

@@ -39,10 +39,14 @@ def test_a_full_disk_says_where_to_look(number: int) -> None:
 
 def test_missing_packages_have_an_extra() -> None:
     """A package that an extra brings is known by its module, called by its own name, and others are not known."""
-    assert missing("google.protobuf") == f"protobuf is not installed: {install('server')}"
-    assert missing("pyspark.sql") == f"pyspark is not installed: {install('spark')}"
-    assert missing("pymysqlreplication") == f"mysql-replication is not installed: {install('mysql')}"
-    assert missing("a_package") is missing(None) is None
+
+    def said(module: str) -> str | None:
+        return missing(ModuleNotFoundError(f"No module named {module!r}", name=module))
+
+    assert said("google.protobuf") == f"protobuf is not installed: {install('server')}"
+    assert said("pyspark.sql") == f"pyspark is not installed: {install('spark')}"
+    assert said("pymysqlreplication") == f"mysql-replication is not installed: {install('mysql')}"
+    assert said("a_package") is missing(ImportError("no name")) is None
 
 
 def test_what_is_missing_can_be_installed() -> None:

@@ -230,14 +230,15 @@ def test_what_a_process_of_spark_lacks(module: str, tmp_path: Path) -> None:
 def test_missing_extra(name: str, tmp_path: Path) -> None:
     """A command whose extra is not installed says which one to install."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys\n"
+        "import os, sys\n"
         "class Blocked:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.partition('.')[0] in ('pymysql', 'pymysqlreplication', 'google', 'pyspark', 'py4j', 'pyarrow', 'pandas'):\n"
+        "        if name.partition('.')[0] in os.environ['BLOCKED'].split():\n"
         "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
         "sys.meta_path.insert(0, Blocked())\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    blocked = "pymysql pymysqlreplication google pyspark py4j pyarrow pandas"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "BLOCKED": blocked}
     replicate = ["replicate", name, "--target", str(tmp_path / "{table}")]
     spark = [sys.executable, "-m", "shmstore.consumer.spark"]
     for command, package, extra in (
@@ -252,6 +253,21 @@ def test_missing_extra(name: str, tmp_path: Path) -> None:
         assert done.stderr.startswith(f"shmstore: {package}")
         assert done.stderr.endswith(f" is not installed: {install(extra)}\n")
         assert done.stderr.count("\n") == 1
+    environment["BLOCKED"] = "duckdb deltalake psycopg confluent_kafka nats pika redis"
+    for words, package, extra in (
+        ("replicate STORE --to duckdb:///x", "copies in DuckDB need duckdb", "duckdb"),
+        ("replicate STORE --to delta:x", "copies in Delta need deltalake", "delta"),
+        ("replicate STORE --to postgresql://u@127.0.0.1/x", "copies in PostgreSQL need psycopg", "postgresql"),
+        ("queue STORE --brokers 127.0.0.1:1", "Kafka needs confluent-kafka", "kafka"),
+        ("queue STORE --kind nats --brokers 127.0.0.1:1", "NATS needs nats-py", "nats"),
+        ("queue STORE --kind redis --brokers 127.0.0.1:1", "Redis Streams need redis", "redis"),
+    ):
+        command = [*COMMAND, *words.replace("STORE", name).split()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert done.stderr.startswith(f"shmstore: {package}"), done.stderr
+        assert done.stderr.endswith(f"{install(extra)}\n"), done.stderr
+    environment["BLOCKED"] = blocked
     for command in ([*COMMAND, "spark"], [*COMMAND, "spark", "replicate"], spark):
         done = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=60, env=environment)
         assert (done.returncode, done.stderr) == (0, "")
