@@ -27,9 +27,9 @@ TABLE = TableSchema(
 Change = tuple[EventType, Iterable[int]]  # the kind of an event, and the keys of its rows
 
 
-def row(key: int) -> tuple[Any, ...]:
+def row(key: int, status: str = "new") -> tuple[Any, ...]:
     """The values of the row with this key."""
-    return (key, key % 1000, Decimal(key % 100_000).scaleb(-2), datetime(2026, 1, 1) + timedelta(seconds=key), "new")
+    return (key, key % 1000, Decimal(key % 100_000).scaleb(-2), datetime(2026, 1, 1) + timedelta(seconds=key), status)
 
 
 def event(type_: EventType, keys: Iterable[int]) -> bytes:

@@ -23,9 +23,8 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from scripts.benchmarks import measure
-from scripts.benchmarks.copies import orders
-from scripts.benchmarks.copies.orders import BATCH, EVENT, KEYS
+from scripts.benchmarks import measure, orders
+from scripts.benchmarks.orders import BATCH, EVENT, KEYS
 from scripts.benchmarks.producer import snapshot
 from shmstore import Consumer, EventStore, StoreNotFound
 from shmstore.consumer.copies.change_reduction import Merge, collect

@@ -14,9 +14,8 @@ from typing import Any
 
 import psycopg
 
-from scripts.benchmarks import measure
-from scripts.benchmarks.copies import orders
-from scripts.benchmarks.copies.orders import BATCH, EVENT, KEYS
+from scripts.benchmarks import measure, orders
+from scripts.benchmarks.orders import BATCH, EVENT, KEYS
 from shmstore.consumer.copies.copied_tables import CopiedTables
 from shmstore.consumer.copies.copy_set import CopySet
 from shmstore.consumer.copies.databases.target import database_target

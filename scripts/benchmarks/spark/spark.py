@@ -17,39 +17,24 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from scripts.benchmarks import measure
-from shmstore import SLOT, Column, EntryType, Event, EventStore, EventType, Position, Row, SlotFlag, TableSchema
+from scripts.benchmarks import measure, orders
+from shmstore import SLOT, Column, EntryType, Event, EventStore, EventType, Position, Row, SlotFlag
 from shmstore.encoding.codec import encode, encode_batch
 
-ORDERS = TableSchema(
-    "shop",
-    "orders",
-    (
-        Column("id", "bigint", nullable=False),
-        Column("customer", "int", unsigned=True),
-        Column("amount", "decimal", size=12, scale=2),
-        Column("placed", "datetime", scale=3),
-        Column("status", "varchar", size=40),
-        Column("note", "varchar", size=80),
-    ),
-    (0,),
-)
+ORDERS = orders.TABLE._replace(columns=(*orders.TABLE.columns, Column("note", "varchar", size=80)))
 _FRAMES_AT_MOST = 100_000  # beyond it a task is larger than Spark sends
 _WARM = 10  # batches that are not counted: the JVM compiles while they run, and long after 3 of a million rows
 _numbers = itertools.count(1)
 
 
 def _row(number: int, status: str) -> tuple[Any, ...]:
-    placed = datetime(2026, 1, 1) + timedelta(seconds=number)
-    return (number, number % 1000, Decimal(number % 100_000).scaleb(-2), placed, status, f"left with the neighbour {number % 97}")
+    return (*orders.row(number, status), f"left with the neighbour {number % 97}")
 
 
 def _event(number: int) -> Event:
