@@ -28,7 +28,7 @@ from tests.servers.server import Server, start_server
 
 pytestmark = pytest.mark.server
 
-HOSTS = (("operations", "stat", "monitoring", "capacity", "troubleshooting", "upgrading", "backup"), ("security",))
+HOSTS = (("operations", "stat", "monitoring", "capacity", "log", "troubleshooting", "upgrading", "backup"), ("security",))
 LAST_OF_SETUP = "systemctl enable --now shmstore-run@shop shmstore-metrics"
 READERS = "".join(f"shmstore tail orders --subscription {name} --count 2 > /dev/null\n" for name in ("audit", "revenue"))
 

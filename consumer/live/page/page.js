@@ -158,7 +158,7 @@ class StoreCard {
       ["Behind", (r) => `${count(r.lag_events)} events`],
       ["Oldest waits", (r) => (r.lag_events ? span(Math.round(r.waited * 10) / 10) : "–")],
       ["State", (r) => r.state, { text: true, cell: (cell, r) => this.stateOf(cell, r) }],
-      ["Rate", (r) => rate(r.rate)],
+      ["Events/s", (r) => (r.rate === null ? "–" : often(r.rate.events))],
       ["Caught up in", (r) => span(r.catch_up)],
       ["Bytes", (r) => bytes(r.lag_bytes)],
       ["Reads", (r) => r.source, { text: true }],
@@ -233,7 +233,7 @@ class StoreCard {
   }
 
   stateOf(cell, reader) {
-    const holds = { producer: ", holds up the producer", log: ", most of the log is kept for it" }[reader.holds] || "";
+    const holds = { producer: ", holds up the producer", log: ", keeps most of the log" }[reader.holds] || "";
     const who = reader.state === "reading" ? ` (pid ${reader.owner})` : reader.state === "dead" ? ` (pid ${reader.owner} died)` : "";
     say(cell, reader.state + who + holds);
     cell.className = "text" + (reader.state === "lost" || reader.holds === "producer" ? " state-bad" : reader.state === "dead" || reader.holds ? " state-warn" : "");
