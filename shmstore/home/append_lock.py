@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Final, Self
 
-from shmstore.errors import ProducerInUse, refused
+from shmstore.errors import ProducerInUse, StoreError, refused
 from shmstore.home.home import Home, make_folder
 from shmstore.memory.locks import take_bytes
 
@@ -61,6 +61,10 @@ class AppendLock:
         while True:
             try:
                 lock = cls(_opened(home), path)
+            except FileNotFoundError as error:
+                raise StoreError(
+                    f"the log in {home.log} was removed: put it back, or remove the store's memory, too, with `shmstore rm {home.name} --log`"
+                ) from error
             except OSError as error:
                 raise refused(f"the log in {home.log} cannot be written", error, "let this user write there") from error
             try:

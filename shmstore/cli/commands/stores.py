@@ -69,9 +69,9 @@ def add(commands: Commands) -> None:
         "backup",
         "copy a store's home while it is in use",
         "  shmstore backup orders /backup/2026-01-31",
-        "The copy is in FOLDER/STORE: the log, the readers' acks, the tables' definitions and snapshots, as after a power cut. Producer and readers may "
-        "run. The copy gets its name when it is complete, and is read from end to end then; exit code 1 if there is damage. To restore it, stop "
-        "producer and readers, remove the store with `shmstore rm STORE --log`, and put the copy where its home was.",
+        "Producer and readers may run. The copy in FOLDER/STORE has the log, the readers' acks, and the tables' definitions and snapshots, as a power "
+        "cut at that moment would have left them. It gets its name when it is complete. Then the command reads all of it: exit code 1 if there is "
+        "damage. To restore it, stop producer and readers, remove the store with `shmstore rm STORE --log`, and put the copy where its home was.",
     )
     sub.add_argument("folder", metavar="FOLDER", help="where to put it, on another disk if possible; FOLDER/STORE must not exist")
     sub = commands.add(

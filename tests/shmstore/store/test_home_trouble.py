@@ -221,3 +221,18 @@ def test_a_home_removed_under_a_living_producer(name: str) -> None:
         assert store.put(b"one") == 0
         assert store.sync() == 0
     EventStore.unlink(name, log=True)
+
+
+def test_a_home_that_was_removed_by_hand(name: str) -> None:
+    """A producer that comes to a store in memory whose home is gone is refused with what to do, and that helps."""
+    with EventStore.create(name) as store:
+        home = store.home.path
+        store.put([b"x"])
+        store.sync()
+    shutil.rmtree(home)
+    with EventStore.attach(name) as store, pytest.raises(StoreError, match=rf"was removed: .* `shmstore rm {name} --log`"):
+        store.put([b"y"])
+    EventStore.unlink(name, log=True)
+    with EventStore.create(name) as store:
+        store.put([b"z"])
+        assert store.newest == 0
