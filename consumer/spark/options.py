@@ -34,7 +34,7 @@ HELP = {
     "tables": f"{TABLE_FORMS} (*)",
     "payload": "json | typed | variant | raw; typed needs exactly one table (typed for one table named, else json)",
     "startingOffsets": "committed | earliest | latest | sequence | file:offset | GTID | ISO time | JSON offset; used when the subscription is new (committed)",
-    "startingTimestamp": "milliseconds since 1970 UTC, as in Kafka's source: begin with the first transaction that has an event then or later; instead of startingOffsets",
+    "startingTimestamp": "milliseconds since 1970 UTC, as in Kafka's source: the first transaction that has an event then or later; instead of startingOffsets",
     "endingOffsets": "latest | JSON offset: the end of a batch read; a stream for which it is given waits there (latest)",
     "maxRowsPerTrigger": "most rows of the query's tables in a micro-batch; a transaction comes whole (none; without a log half of what the ring holds)",
     "maxBytesPerTrigger": "most encoded bytes of their events, with k, m or g (64m unless maxRowsPerTrigger is given; without a log half the ring)",

@@ -25,5 +25,5 @@ def test_badges_say_what_the_tests_run_on() -> None:
     required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     assert badges.BADGES["python"][1] == required.removeprefix(">=") + "+"
     assert badges.BADGES["spark"][1] == f"{OLDEST}+"
-    versions = sorted((float(version) for version in re.findall(r"MariaDB (\d+\.\d)\b", " ".join(KINDS.values()))))
+    versions = sorted(float(version) for version in re.findall(r"MariaDB (\d+\.\d)\b", " ".join(KINDS.values())))
     assert badges.BADGES["mariadb"][1] == f"{versions[0]} to {versions[-1]}"
