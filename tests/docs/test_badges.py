@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 
 import pytest
 
 from scripts.documentation import badges
 from tests.consumer.spark.test_versions import OLDEST
-from tests.docs.pages import README, ROOT
-from tests.servers.developer import KINDS
+from tests.docs.pages import README, page_of
 
 
 @pytest.mark.parametrize("name", badges.BADGES)
@@ -20,10 +18,13 @@ def test_a_badge_is_drawn_and_shown(name: str) -> None:
     assert f"](docs/images/{badges.file(name).name})" in README.read_text()
 
 
-def test_badges_say_what_the_tests_run_on() -> None:
-    """The oldest Python and Spark, and the oldest and newest MariaDB."""
-    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
-    assert badges.BADGES["python"][1] == required.removeprefix(">=") + "+"
-    assert badges.BADGES["spark"][1] == f"{OLDEST}+"
-    versions = sorted(float(version) for version in re.findall(r"MariaDB (\d+\.\d)\b", " ".join(KINDS.values())))
-    assert badges.BADGES["mariadb"][1] == f"{versions[0]} to {versions[-1]}"
+def test_badges_say_what_the_pages_say() -> None:
+    """Guarantees and limits, and the versions of Spark, of which the oldest is tested at each change."""
+    limits = page_of("guarantees").read_text()
+    for name in ("mariadb", "mysql"):
+        label, versions = badges.BADGES[name]
+        assert f"{label} {versions.replace(', ', ' and ')}" in limits
+    assert f"CI runs {badges.BADGES['python'][1]};" in limits
+    tested = re.findall(r"\d\.\d", re.findall(r"The tests run on ([\d., and]+)\. ", page_of("spark-cluster").read_text())[0])
+    assert tested[0] == OLDEST
+    assert badges.BADGES["spark"][1] == f"{tested[0]} to {tested[-1]}"

@@ -156,7 +156,7 @@ class StoreCard {
     this.readers = new Grid([
       ["Reader", (r) => r.name, { text: true, cell: (cell, r) => this.nameOf(cell, r) }],
       ["Behind", (r) => `${count(r.lag_events)} events`],
-      ["Oldest waits", (r) => (r.lag_events ? span(Math.round(r.waited * 10) / 10) : "–")],
+      ["Waits", (r) => (r.lag_events ? span(Math.round(r.waited * 10) / 10) : "–")],
       ["State", (r) => r.state, { text: true, cell: (cell, r) => this.stateOf(cell, r) }],
       ["Events/s", (r) => (r.rate === null ? "–" : often(r.rate.events))],
       ["Caught up in", (r) => span(r.catch_up)],
