@@ -49,8 +49,9 @@ def _line_of_remembered(store: RememberedStore) -> str:
 
 def in_log(store: RememberedStore) -> str:
     """Return what the log of a home holds: its events, and the files that they are in."""
-    count, files = store.newest - store.oldest + 1, f"{quantity(store.bytes)} in {store.files:,} files"
-    return f"{count:,} events, {store.oldest:,} to {store.newest:,}, {files}" if count > 0 else f"no events, {files}"
+    count = store.newest - store.oldest + 1
+    held = f"{count:,} events, {store.oldest:,} to {store.newest:,}" if count > 0 else "no events"
+    return held + (f", {quantity(store.bytes)} in {store.files:,} files" if store.files else "")
 
 
 def page(stat: StoreStat, live: ShownStore | None = None) -> str:
@@ -162,13 +163,12 @@ def _stream(stat: StoreStat) -> list[str]:
 
 
 def _row(stat: SubscriptionStat, now_ms: int) -> tuple[str, ...]:
-    """A subscription: the last cell is how long its oldest event has waited."""
+    """A subscription; ``-`` for a get or an ack that has not come yet. The last cell is how long its oldest event has waited."""
     return (
         stat.name,
         stat.presence,
         owner(stat.owner_pid, stat.alive),
-        f"{stat.get.sequence:,}",
-        f"{stat.ack.sequence:,}",
+        *(f"{each.sequence:,}" if each.sequence >= 0 else "-" for each in (stat.get, stat.ack)),
         f"{stat.lag_events:,}",
         f"{stat.lag_rows:,}",
         quantity(stat.lag_bytes),

@@ -53,6 +53,7 @@ function span(seconds) {
 }
 
 const clock = (ms) => (ms ? new Date(ms).toISOString().slice(0, 19).replace("T", " ") : "");
+const sequence = (number) => (number < 0 ? "–" : count(number)); // none yet
 const rate = (flow) => (flow === null ? "–" : `${often(flow.events)} events/s`);
 const rates = (flow) => (flow === null ? "" : `${often(flow.rows)} rows/s, ${bytes(flow.bytes)}/s`);
 
@@ -162,8 +163,8 @@ class StoreCard {
       ["Caught up in", (r) => span(r.catch_up)],
       ["Bytes", (r) => bytes(r.lag_bytes)],
       ["Reads", (r) => r.source, { text: true }],
-      ["Get", (r) => count(r.get)],
-      ["Ack", (r) => count(r.ack)],
+      ["Get", (r) => sequence(r.get)],
+      ["Ack", (r) => sequence(r.ack)],
       ["", () => "", { cell: (cell, r) => this.buttonsOf(cell, r) }],
     ]);
     this.tables = new Grid(
@@ -392,7 +393,7 @@ class RememberedCard {
       ["Reader", (r) => r.name, { text: true }],
       ["Behind", (r) => `${count(r.lag_events)} events`],
       ["State", (r) => r.state, { text: true }],
-      ["Ack, on disk", (r) => count(r.ack)],
+      ["Ack, on disk", (r) => sequence(r.ack)],
     ]);
     const flow = make("div", { class: "flow" }, ...this.nodes);
     this.node = make("article", { class: "card", "data-store": name }, make("h2", {}, name), this.health, flow, this.noReaders, this.readers.node);

@@ -193,11 +193,16 @@ def test_verify_a_copy(logged: EventStore, state: Path, tmp_path: Path) -> None:
 def test_what_a_log_holds(logged: EventStore, state: Path, store_name: str, tmp_path: Path) -> None:
     """`log verify` and `backup` say the same of a log; of one without events, that there are none."""
     with EventStore.create(store_name, log=True):
-        for name, held in ((logged.name, f"{EVENTS:,} events, 0 to {EVENTS - 1:,}, "), (store_name, "no events, ")):
+        for name, held in (
+            (logged.name, rf"{EVENTS:,} events, 0 to {EVENTS - 1:,}, [\d.]+ MiB in \d+ files\n"),
+            (store_name, "no events\n"),
+        ):
             verified = run("log", "verify", name).removeprefix(f"{name}: no damage found in the log: ")
-            assert re.fullmatch(re.escape(held) + r"[\d.]+ \w+ in [\d,]+ files\n", verified), verified
+            assert re.fullmatch(held, verified), verified
             made = run("backup", name, str(tmp_path))
             assert made == f"{name}: the copy is in {tmp_path / name}: {verified}"
+        with EventStore.attach(store_name) as store, store.subscribe("new"):
+            assert re.search(r"^new +reading +pid \d+ +- +- +0 ", run("stat", store_name), re.MULTILINE)
 
 
 # ---------------------------------------------------------------- trim
