@@ -89,7 +89,13 @@ class BatchPlanner:
             if within < len(counts):
                 if len(fitting) and all_rows[fitting[-1]]:
                     return at + 1 + int(fitting[-1])
-                return at if rows else at + 1 + int(points[min(int(np.searchsorted(points, within)), len(points) - 1)])
+                if rows:
+                    return at
+                end = int(
+                    points[min(int(np.searchsorted(points, within)), len(points) - 1)]
+                )  # one transaction larger than the limits
+                self.ends_at_turn = turn is not None and bool(all_rows[end] == all_rows[-1])
+                return at + 1 + end
             if len(points):
                 rows, size = int(all_rows[points[-1]]), int(all_bytes[points[-1]])
                 at += 1 + int(points[-1])

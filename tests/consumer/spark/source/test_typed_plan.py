@@ -129,6 +129,37 @@ def test_a_run_of_spark_before_4_2(store: EventStore, binlog: Binlog, monkeypatc
     second.reader.stop()
 
 
+@pytest.mark.parametrize("limit", [{}, *({"maxRowsPerTrigger": str(rows)} for rows in (1, 3, 7)), {"maxBytesPerTrigger": "500"}])
+def test_runs_of_one_micro_batch_go_on_over_ddls(
+    store: EventStore, binlog: Binlog, monkeypatch: pytest.MonkeyPatch, seed: int, limit: dict[str, str]
+) -> None:
+    """Trigger.AvailableNow of Spark 4.0 and 4.1, again and again: no run fails, also where a transaction is larger than a micro-batch may be."""
+    for module in ("source.subscription_owner", "source.schema_lookup"):
+        monkeypatch.setattr(f"shmstore.consumer.spark.{module}.has_read_limits", lambda: False)
+    choose, count, wide = random.Random(seed), 0, False
+    for _ in range(16):
+        if choose.random() < 0.5:
+            store.put(binlog.ddl(f"ALTER TABLE orders {'DROP' if wide else 'ADD'} note{' VARCHAR(9)' * (not wide)}"))
+            wide = not wide
+        ids = range(count, count + choose.choice([1, 1, 2, 5, 12]))
+        count = ids.stop
+        rows = [order_row(number) + ("x",) * wide for number in ids]
+        store.put(binlog.insert(*rows, table=WIDER if wide else ORDERS))
+    found: list[int] = []
+    seen = None
+    while len(found) < count:
+        run = Run(store.name, CallOrderReader, **limit)
+        if seen is not None:
+            run.at = seen
+            run.reader.partitions(seen, seen)
+        end = run.reader.latestOffset()  # type: ignore[call-arg]
+        assert end != run.at
+        found += [row["id"] for row in run.rows(end)]
+        seen = end
+        run.reader.stop()
+    assert found == list(range(count))
+
+
 FOLLOWED = [
     (["ALTER TABLE orders RENAME COLUMN a TO x"], table("id", "x", "b"), {"a": 1, "b": 2}),
     (["ALTER TABLE orders CHANGE a x BIGINT"], table("id", "x:bigint", "b"), {"a": 1, "b": 2}),
