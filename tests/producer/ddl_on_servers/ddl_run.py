@@ -29,7 +29,7 @@ from tests.producer.decoding import QUERY, TABLE_MAP, run, stored
 from tests.producer.schema.test_history import query_of
 from tests.servers.server import Server
 
-__all__ = ["RandomDdl", "options"]
+__all__ = ["RandomDdl", "ServerGone", "options"]
 
 # What may be unknown: what servers garble, what the log does not say, and what comes of a table that is unknown.
 ALLOWED = (
@@ -62,6 +62,10 @@ def options(kind: str) -> tuple[str, ...]:
     """Options of a server that runs many DDLs, syncs nothing, and logs as little of a table as it can."""
     metadata = "MINIMAL" if kind in ("mysql", "mariadb118") else "NO_LOG"
     return (*_FAST, *_NO_SYNC["mysql" if kind == "mysql" else "mariadb"], f"--binlog-row-metadata={metadata}")
+
+
+class ServerGone(Exception):
+    """A statement that ends the server: its fault, and the run's end."""
 
 
 class Logged(NamedTuple):
@@ -181,11 +185,11 @@ class RandomDdl:
         run(self.connection, *[f"CREATE DATABASE `{name}` CHARACTER SET {charset}" for name, charset in DATABASES.items()])
 
     def _reconnect(self, sql: str) -> None:
-        """Begin another session, where the server ended this one. Raises AssertionError where the server is gone."""
+        """Begin another session, where the server ended this one. Raises ServerGone where the server is gone."""
         try:
             self.connection = self.server.connect()
         except pymysql.MySQLError as error:
-            raise AssertionError(f"seed {self.seed}: the server is gone after {sql!r}") from error
+            raise ServerGone(f"seed {self.seed}: the server is gone after {sql!r}") from error
         self._settings()
 
     def _settings(self) -> None:
