@@ -158,8 +158,9 @@ def _member(part: list[Token], dialect: Dialect) -> str | bytes:
     charset = dialect.session.literals
     if isinstance(member, bytes) or not charset:
         return member
-    if charset == "binary":  # the bytes that the client sent
-        if dialect.session.client not in ("utf8mb4", "utf8mb3", "binary") and not member.isascii():
-            raise ValueError("a member of ENUM or SET in bytes of another character set than UTF-8")
+    client = dialect.session.client
+    if not member.isascii() and "binary" in (client, charset) and not {client, charset} <= {"binary", "utf8mb4", "utf8mb3"}:
+        raise ValueError("a member of ENUM or SET in bytes of another character set than UTF-8")  # that the client sent
+    if charset == "binary":
         return member.encode()
     return stored_text(member, charset)

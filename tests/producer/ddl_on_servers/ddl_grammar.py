@@ -83,7 +83,7 @@ class Grammar(Words):
             digits = type_[type_.index("(") :] if "(" in type_ else ""
             values += [f" DEFAULT CURRENT_TIMESTAMP{digits}", f" DEFAULT NOW{digits or '()'} ON UPDATE NOW{digits or '()'}"]
         if type_.endswith(("TEXT", "CHAR", ")")):
-            values.append(lambda: f" COLLATE {self.rng.choice(SETS)}_bin")
+            values.append(lambda: f" COLLATE {self.collation(self.rng.choice(SETS))}")
         if odd or ("INT" in type_.upper() and "POINT" not in type_.upper()):
             values += [" AUTO_INCREMENT UNIQUE", " SERIAL DEFAULT VALUE"]
         values += [
@@ -190,7 +190,7 @@ class Grammar(Words):
 
     def option(self) -> str:
         charset = self.rng.choice(SETS)
-        collation = "binary" if charset == "binary" else f"{'utf8mb3' if charset == 'utf8' else charset}_bin"
+        collation = self.collation(charset)
         default, equal = self.maybe(0.5, "DEFAULT "), self.one(" = ", "=", " ")
         word = self.one("CHARACTER SET", "CHARSET", "CHAR SET")
         forms: list[str] = [
@@ -373,7 +373,7 @@ class Grammar(Words):
     # ------------------------------------------------------------ other statements
 
     def tables(self) -> list[str]:
-        return [f"{database}.t{number}" for database in DATABASES for number in range(6)]
+        return [f"{database}.{name}" for database in DATABASES for name in ("t0", "t1", "t2", "t3", "t4", "t, 5 (")]
 
     def names(self, count: int) -> list[str]:
         """Tables, the first one often of a name that is free."""
@@ -386,6 +386,7 @@ class Grammar(Words):
     def other(self) -> str:
         first, second, third = [self.table(name) for name in self.names(3)]
         charset = self.rng.choice(SETS)
+        collation = self.collation(charset)
         database = self.rng.choice(sorted(DATABASES))
         exists = self.maybe(0.5, "IF EXISTS ")
         kinds = [
@@ -402,8 +403,8 @@ class Grammar(Words):
             f"{self.one('ANALYZE', 'OPTIMIZE', 'CHECK', 'REPAIR')} TABLE {second}",
             f"DROP TABLES {exists}{second} CASCADE",
             f"DROP SCHEMA IF EXISTS `{database}`",
-            f"CREATE SCHEMA IF NOT EXISTS `{database}` DEFAULT CHARACTER SET = {charset} DEFAULT COLLATE = {charset}_bin",
-            f"ALTER SCHEMA `{database}` COLLATE {charset}_bin",
+            f"CREATE SCHEMA IF NOT EXISTS `{database}` DEFAULT CHARACTER SET = {charset} DEFAULT COLLATE = {collation}",
+            f"ALTER SCHEMA `{database}` COLLATE {collation}",
             f"CREATE INDEX {self.new()} ON {first} ({self.old()})",
             f"DROP INDEX `PRIMARY` ON {first}",
             f"DROP INDEX {self.new()} ON {first}",
@@ -413,7 +414,7 @@ class Grammar(Words):
             f"CREATE VIEW v1 AS SELECT 1 AS `{self.rng.choice('abc')}`",
             "DROP VIEW v1",
             f"DROP DATABASE {exists}`{database}`",
-            f"CREATE DATABASE {self.maybe(0.3, 'IF NOT EXISTS ')}`{database}`{self.maybe(0.5, f' COLLATE {charset}_bin')}",
+            f"CREATE DATABASE {self.maybe(0.3, 'IF NOT EXISTS ')}`{database}`{self.maybe(0.5, f' COLLATE {collation}')}",
             f"CREATE TEMPORARY TABLE {first} (x int)",
             f"DROP TEMPORARY TABLE IF EXISTS {first}",
         ]
@@ -445,13 +446,13 @@ class Grammar(Words):
                 f"RENAME TABLE {second} WAIT 5 TO {first}",
                 f"CREATE OR REPLACE {self.one('', 'UNIQUE ')}INDEX {self.new()} ON {second} ({self.old()}) WAIT 5",
                 f"DROP INDEX IF EXISTS {self.new()} ON {second} NOWAIT",
-                f"CREATE OR REPLACE DATABASE `{database}` COMMENT {self.text()} COLLATE {charset}_bin",
+                f"CREATE OR REPLACE DATABASE `{database}` COMMENT {self.text()} COLLATE {collation}",
                 f"ALTER DATABASE `{database}` COMMENT = {self.text()}",
             ]
         else:
             kinds += [
                 f"ALTER DATABASE `{database}` READ ONLY = 0",
-                f"ALTER DATABASE DEFAULT ENCRYPTION = 'N' COLLATE {charset}_bin",
+                f"ALTER DATABASE DEFAULT ENCRYPTION = 'N' COLLATE {collation}",
                 f"CREATE TABLE {first} TABLE {second}",
                 f"CREATE INDEX {self.new()} ON {second} ({self.old()}) ALGORITHM = INPLACE LOCK = DEFAULT",
             ]

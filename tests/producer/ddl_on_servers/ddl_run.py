@@ -41,6 +41,7 @@ ALLOWED = (
     "CREATE TABLE ... SELECT",
     "a temporary one",
     "changed twice",
+    "in bytes of another character set",
     "of an unknown schema",
     "may be about a temporary",
     "LIKE a temporary",
@@ -203,7 +204,7 @@ class RandomDdl:
             "sql_mode": f"'{','.join(sorted(names))}'",
             "explicit_defaults_for_timestamp": int(mode.explicit),
             "character_set_server": rng.choice(["latin1", "utf8mb4", "koi8r"]),
-            "collation_connection": rng.choice(["utf8mb4_bin", "latin1_bin", "ascii_bin", mode.client + "_bin"]),
+            "collation_connection": rng.choice(["utf8mb4_bin", "latin1_bin", "ascii_bin", self.grammar.collation(mode.client)]),
             "foreign_key_checks": 0,
         }
         if self.mariadb:

@@ -34,6 +34,8 @@ class Scenes(Grammar):
             return f"EXECUTE IMMEDIATE {self.string(sql)}" if self.mariadb and chance < 0.03 else "EXECUTE s"
         if self.mariadb and chance < 0.08:
             return f"SET STATEMENT {self.setting()} FOR {sql}"
+        if self.mariadb and chance < 0.09:
+            return f"BEGIN NOT ATOMIC {self.one('', 'IF 1 THEN SET @a = 2; END IF; ')}{sql}; END"
         return sql
 
     def database_name(self) -> str:

@@ -85,11 +85,28 @@ CLIENTS = {
     "macroman": ("mac_roman", "größe"),
     "macce": ("mac_latin2", "łódź"),
     "hp8": ("hp_roman8", "größe"),
+    "binary": ("utf-8", "größe"),
 }
 SETS = ["cp850", "cp866", "sjis", "big5", "euckr", "ujis", "cp932", "utf16", "utf16le", "latin2", "greek", "swe7", "dec8"]
 SETS += ["latin1", "utf8mb4", "gbk", "ucs2", "koi8r", "utf32", "binary", "utf8mb3", "ascii", "utf8"]
 SETS += ["hebrew", "latin5", "latin7", "koi8u", "cp1250", "cp1251", "cp1256", "cp1257", "tis620", "gb2312", "eucjpms", "hp8"]
 SETS += ["macce", "macroman", "cp852", "geostd8", "armscii8", "keybcs2"]
+# Collations beside a set's binary one.
+COLLATIONS = {
+    "utf8mb4": ["utf8mb4_unicode_ci", "utf8mb4_general_ci", "utf8mb4_unicode_520_ci"],
+    "utf8mb3": ["utf8mb3_general_ci", "utf8mb3_unicode_ci"],
+    "utf8": ["utf8_general_ci", "utf8_bin"],
+    "latin1": ["latin1_swedish_ci", "latin1_german2_ci"],
+    "latin2": ["latin2_czech_cs"],
+    "latin7": ["latin7_estonian_cs"],
+    "cp1250": ["cp1250_czech_cs"],
+    "gbk": ["gbk_chinese_ci"],
+    "utf16le": ["utf16le_general_ci"],
+    "ucs2": ["ucs2_unicode_ci"],
+    "swe7": ["swe7_swedish_ci"],
+}
+OF_MYSQL = {"utf8mb4": ["utf8mb4_0900_ai_ci", "utf8mb4_ja_0900_as_cs"]}
+OF_MARIADB = {"utf8mb4": ["utf8mb4_nopad_bin"], "latin1": ["latin1_nopad_bin"], "utf8": ["utf8_general_nopad_ci"]}
 SHORT_SETS = [
     " BINARY",
     " ASCII",
@@ -217,7 +234,8 @@ class Words:
         database, table = name.split(".")
         if self.any_case:
             database, table = [self.one(part, part.upper()) for part in (database, table)]
-        quoted = self.one(table, f"`{table}`")
+        quote = self.rng.choice('`"') if self.mode.ansi else "`"
+        quoted = self.one(table, quote + table + quote) if table.isidentifier() else quote + table + quote
         forms = [f"`{database}`.{quoted}", f"`{database}` . {quoted}", f"`{database}`.{quoted}"]
         if database.lower() == self.database:
             forms += [quoted, quoted, quoted] + ([f".{quoted}", f". {quoted}"] if self.mariadb else [])
@@ -301,10 +319,19 @@ class Words:
         charset = rng.choice(SETS)
         return text + self.maybe(0.5, lambda: self.charset(charset)) if rng.random() < 0.8 else text + rng.choice(SHORT_SETS)
 
-    def charset(self, charset: str) -> str:
-        collation = (
-            "binary" if charset == "binary" else f"{charset.replace('utf8', 'utf8mb3') if charset == 'utf8' else charset}_bin"
+    def collation(self, charset: str) -> str:
+        """A collation of the set, most often its binary one."""
+        if charset == "binary":
+            return charset
+        others = COLLATIONS.get(charset, []) + (OF_MARIADB if self.mariadb else OF_MYSQL).get(charset, [])
+        return (
+            self.rng.choice(others)
+            if others and self.rng.random() < 0.3
+            else f"{'utf8mb3' if charset == 'utf8' else charset}_bin"
         )
+
+    def charset(self, charset: str) -> str:
+        collation = self.collation(charset)
         set_ = self.one(charset, charset.upper(), self.string(charset), f"`{charset}`") if charset != "binary" else "binary"
         word = self.one("CHARACTER SET", "CHARSET", "CHAR SET")
         forms = [

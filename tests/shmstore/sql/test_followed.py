@@ -324,3 +324,21 @@ ROWS = (
 def test_keys_of_periods_and_of_columns_that_are_left_out(statements: list[str], key: str) -> None:
     """As MariaDB 10.5 to 11.8 have them."""
     assert table(*statements).key == tuple(key.split())
+
+
+@pytest.mark.parametrize(
+    ("client", "literals", "readable"),
+    [
+        ("binary", "binary", True),
+        ("binary", "utf8mb4", True),
+        ("binary", "latin1", False),  # the server takes the client's bytes for latin1
+        ("latin1", "binary", False),  # or keeps bytes of latin1
+        ("latin1", "koi8r", True),
+    ],
+)
+def test_members_of_a_client_that_sends_bytes(client: str, literals: str, readable: bool) -> None:
+    """They are not converted, so that their text is known only where both are UTF-8."""
+    session = Session(client=client, literals=literals)
+    found = followed(("CREATE TABLE t (a enum('ж', 'x'), b enum('y'))", session)).find("d", "t")
+    assert isinstance(found, Table if readable else Unreadable)
+    assert isinstance(followed(("CREATE TABLE t (b enum('y'))", session)).find("d", "t"), Table)
