@@ -91,7 +91,7 @@ SETS = ["cp850", "cp866", "sjis", "big5", "euckr", "ujis", "cp932", "utf16", "ut
 SETS += ["latin1", "utf8mb4", "gbk", "ucs2", "koi8r", "utf32", "binary", "utf8mb3", "ascii", "utf8"]
 SETS += ["hebrew", "latin5", "latin7", "koi8u", "cp1250", "cp1251", "cp1256", "cp1257", "tis620", "gb2312", "eucjpms", "hp8"]
 SETS += ["macce", "macroman", "cp852", "geostd8", "armscii8", "keybcs2"]
-# Collations beside a set's binary one.
+# Collations other than a set's binary one.
 COLLATIONS = {
     "utf8mb4": ["utf8mb4_unicode_ci", "utf8mb4_general_ci", "utf8mb4_unicode_520_ci"],
     "utf8mb3": ["utf8mb3_general_ci", "utf8mb3_unicode_ci"],
