@@ -235,7 +235,7 @@ class Words:
         if self.any_case:
             database, table = [self.one(part, part.upper()) for part in (database, table)]
         quote = self.rng.choice('`"') if self.mode.ansi else "`"
-        quoted = self.one(table, quote + table + quote) if table.isidentifier() else quote + table + quote
+        quoted = self.one(table, quote + table + quote) if table[1:].isdigit() else quote + table + quote
         forms = [f"`{database}`.{quoted}", f"`{database}` . {quoted}", f"`{database}`.{quoted}"]
         if database.lower() == self.database:
             forms += [quoted, quoted, quoted] + ([f".{quoted}", f". {quoted}"] if self.mariadb else [])
