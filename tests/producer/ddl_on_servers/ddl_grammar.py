@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shmstore.sql.table_change import Table
-from tests.producer.ddl_on_servers.ddl_words import BARE, CLIENTS, DATABASES, GEOMETRIES, QUOTED, SETS, Words
+from tests.producer.ddl_on_servers.ddl_words import BARE, CLIENTS, DATABASES, ENGINE_OPTIONS, GEOMETRIES, QUOTED, SETS, Words
 
 __all__ = ["Grammar"]
 
@@ -92,6 +92,7 @@ class Grammar(Words):
         ]
         if self.mariadb:
             values += [" WITHOUT SYSTEM VERSIONING", " WITH SYSTEM VERSIONING"] if odd or self.versioned else []
+            values += [f" {option}" for option in ENGINE_OPTIONS] if odd or "IGNORE_BAD_TABLE_OPTIONS" in self.mode.names else []
         else:
             values += [
                 " COLUMN_FORMAT DEFAULT",
@@ -166,6 +167,7 @@ class Grammar(Words):
         forms += [f"INDEX{name} ({column}) COMMENT {self.text()}", f"CHECK ({self.text()} <> 'y')"]
         forms += [
             f"SPATIAL KEY{name} ({self.old()})",
+            f"{self.one('KEY', 'UNIQUE')} {self.new()} TYPE BTREE ({column})",
             f"KEY{name} ({column}) KEY_BLOCK_SIZE=0 USING BTREE",
             f"CONSTRAINT{name} UNIQUE INDEX{name} USING BTREE ({column})",
             f"INDEX{name} ({column}) {'IGNORED' if self.mariadb else 'INVISIBLE'}",
@@ -184,7 +186,8 @@ class Grammar(Words):
         constraint = self.maybe(0.3, lambda: f"CONSTRAINT{self.maybe(0.6, lambda: ' ' + self.new())} ")
         maybe = " IF NOT EXISTS" if exists and self.mariadb and self.rng.random() < 0.4 else ""
         behind = self.maybe(0.1, self.one(" USING BTREE", " KEY_BLOCK_SIZE=0", f" COMMENT {self.text()}"))
-        return f"{constraint}PRIMARY KEY{maybe}{self.maybe(0.2, ' USING BTREE')} ({columns}){behind}"
+        named = self.maybe(0.1, lambda: f" {self.new()}{self.maybe(0.3, ' TYPE BTREE')}")
+        return f"{constraint}PRIMARY KEY{maybe}{named or self.maybe(0.2, ' USING BTREE')} ({columns}){behind}"
 
     # ------------------------------------------------------------ CREATE
 
@@ -208,6 +211,7 @@ class Grammar(Words):
         ]
         forms += ["MAX_ROWS 5", "AUTO_INCREMENT=7", "CHECKSUM 1", "KEY_BLOCK_SIZE=0", "STATS_AUTO_RECALC=DEFAULT"]
         forms += ["MIN_ROWS=1", "AVG_ROW_LENGTH 5", "DELAY_KEY_WRITE=0", "ROW_FORMAT DYNAMIC", "ROW_FORMAT=COMPACT", "UNION=()"]
+        forms += ["ROW_FORMAT FIXED", "ROW_FORMAT=REDUNDANT", "PACK_KEYS 1", "STATS_PERSISTENT=0"]
         forms += [
             "INSERT_METHOD=NO",
             "INSERT_METHOD FIRST",
@@ -226,6 +230,7 @@ class Grammar(Words):
             forms += ["AUTOEXTEND_SIZE=0", "COMPRESSION='none'", "ENCRYPTION = 'N'", "SECONDARY_ENGINE=NULL"]
             forms += ["SECONDARY_ENGINE_ATTRIBUTE='{}'"]
         else:
+            forms += ENGINE_OPTIONS * 2 if "IGNORE_BAD_TABLE_OPTIONS" in self.mode.names else []
             forms += ["PAGE_COMPRESSED=0", "ENCRYPTION_KEY_ID=1", "IETF_QUOTES=NO", "SEQUENCE=0", "ENCRYPTED = DEFAULT"]
             forms += [f"{default}{word}{equal}DEFAULT", f"{default}{word}{equal}DEFAULT", "PAGE_CHECKSUM=1", "TRANSACTIONAL=0"]
             forms += ["COLLATE=uca1400_ai_ci"] if self.newest else []

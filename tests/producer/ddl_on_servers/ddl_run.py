@@ -197,8 +197,8 @@ class RandomDdl:
         """Other settings for the session, of those that come with the statement in the log."""
         rng = self.rng
         names = frozenset(rng.sample(MODES, rng.choice([0, 0, 1, 2]))) | self.forced
-        if self.mariadb and rng.random() < 0.15:
-            names |= {rng.choice(["ORACLE", "MSSQL", "MAXDB", "POSTGRESQL", "DB2", "NO_KEY_OPTIONS"])}
+        if self.mariadb and rng.random() < 0.2:
+            names |= {rng.choice(["ORACLE", "MSSQL", "MAXDB", "POSTGRESQL", "DB2", "NO_KEY_OPTIONS", "IGNORE_BAD_TABLE_OPTIONS"])}
         mode = Mode(names, rng.choice(sorted(CLIENTS)), rng.random() < 0.7)
         settings = {
             "sql_mode": f"'{','.join(sorted(names))}'",

@@ -92,7 +92,7 @@ class Scenes(Grammar):
         how = self.one(
             f"RANGE (a) {parts}",
             f"RANGE COLUMNS (a) {parts}",
-            "LIST (a) (PARTITION p0 VALUES IN (1, NULL), PARTITION `p 1` VALUES IN (3, 4))",
+            f"LIST (a) (PARTITION p0 VALUES IN (1, NULL), PARTITION `p 1` VALUES IN (3, 4){', PARTITION p2 DEFAULT' if self.mariadb else ''})",
             "HASH (a) PARTITIONS 3",
             "LINEAR HASH (a + 1) PARTITIONS 2",
             "KEY ALGORITHM = 2 (a)",

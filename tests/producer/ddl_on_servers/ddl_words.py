@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from shmstore.sql.catalog import Catalog
 
-__all__ = ["BARE", "CLIENTS", "DATABASES", "GEOMETRIES", "MODES", "QUOTED", "SETS", "Mode", "Words"]
+__all__ = ["BARE", "CLIENTS", "DATABASES", "ENGINE_OPTIONS", "GEOMETRIES", "MODES", "QUOTED", "SETS", "Mode", "Words"]
 
 DATABASES = {"d1": "utf8mb4", "d2": "latin1", "d-3": "gbk"}
 BARE = [
@@ -105,6 +105,8 @@ COLLATIONS = {
     "ucs2": ["ucs2_unicode_ci"],
     "swe7": ["swe7_swedish_ci"],
 }
+# MariaDB's options of engines have any name.
+ENGINE_OPTIONS = ["foo='first, c int'", "`after` = 5", "`x y`=DEFAULT", "`primary` = `key`", "nope=unsigned"]
 OF_MYSQL = {"utf8mb4": ["utf8mb4_0900_ai_ci", "utf8mb4_ja_0900_as_cs"]}
 OF_MARIADB = {"utf8mb4": ["utf8mb4_nopad_bin"], "latin1": ["latin1_nopad_bin"], "utf8": ["utf8_general_nopad_ci"]}
 SHORT_SETS = [
