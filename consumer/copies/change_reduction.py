@@ -36,7 +36,6 @@ _MOMENT = pa.timestamp("us", "UTC")
 Columns = Mapping[str, Column]  # of a table, by `folded` names
 OURS: Final = "_shmstore_"  # what names of tables in a database or a catalog begin with that are no copies
 HISTORY: Final = "shmstore.history"  # the mark of a copy that says whether it keeps every version of a row
-_XA: Final = b"xa_xid"  # in the bytes of each event of an XA transaction
 _MARKED: Final = frozenset(
     ["snapshot_part", "snapshot_partial"]
 )  # properties of a snapshot's rows that say more than that they are rows
@@ -47,6 +46,19 @@ HISTORY_FIELDS = [
     pa.field(CURRENT, pa.bool_()),
     pa.field(SEQ, pa.string()),
 ]
+
+
+class Encoded(NamedTuple):
+    """Encoded events, back to back: each ends in `raw` where `ends` says."""
+
+    raw: bytes | memoryview
+    ends: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, payloads: Iterable[Any]) -> Encoded:
+        """Return a copy of events that are in memory one by one."""
+        pieces = list(payloads)
+        return cls(b"".join(pieces), np.cumsum([len(piece) for piece in pieces], dtype=np.int64))
 
 
 class CannotFollow(ValueError):
@@ -363,7 +375,7 @@ class TableChanges:
 
 
 def collect(
-    payloads: Iterable[Any],
+    payloads: Encoded | Iterable[Any],
     selection: CopiedTables,
     keys: dict[str, tuple[str, ...]],
     history: bool,
@@ -380,12 +392,11 @@ def collect(
     gives those that a DDL found where that says nothing (`TableChanges.before`). `kind` makes what collects one table's changes.
     Raises `CannotFollow`.
     """
-    raw, ends = _joined(payloads)
-    events = index_events(raw, ends)
+    events = index_events(*(payloads if isinstance(payloads, Encoded) else Encoded.of(payloads)))
     found: dict[tuple[str, str], TableChanges] = {}
     head = "" if source is None else f"{source}/"
     touched: set[tuple[str, str]] = set()  # in the transaction that is open
-    prepared: dict[str, set[tuple[str, str]]] = {}  # by the XA transactions of this batch
+    prepared: dict[str, set[tuple[str, str]]] = {}  # by the XA transactions of this batch, where one is rolled back in it
 
     def changes(database: str, table: str) -> TableChanges:
         name = (database, table)
@@ -403,7 +414,8 @@ def collect(
             if selection.wants(*name):
                 changes(*name).distrust(reason)
 
-    for piece in pieces(events, selection, _XA in raw):
+    rolled_back = bool((events.records["type"] == EventType.XAROLLBACK).any())
+    for piece in pieces(events, selection, rolled_back):
         if not isinstance(piece, int):
             table, run = piece
             change = changes(table.database, table.table)
@@ -495,14 +507,8 @@ def pieces(
     yield from _runs(events, tables, done, len(events.records))
 
 
-def _joined(payloads: Iterable[Any]) -> tuple[bytes, NDArray[np.int64]]:
-    """The events back to back, and where each ends."""
-    pieces = list(payloads)
-    return b"".join(pieces), np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
-
-
 def _single(events: Stored, transactions: bool) -> NDArray[np.int64]:
-    """The events that are looked at one by one. BEGIN and END are only where `transactions` matter."""
+    """The events that are looked at one by one. BEGIN and END are only where `transactions` matter: where one of XA is rolled back."""
     records = events.records
     alone = (records["schema"] < 0) | (records["rows"] == 0) | partial_images(events)
     if not transactions:

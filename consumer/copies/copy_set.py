@@ -24,6 +24,7 @@ from shmstore.consumer.copies.change_reduction import (
     CannotFollow,
     Columns,
     CopyDamaged,
+    Encoded,
     Reread,
     TableChanges,
     collect,
@@ -97,11 +98,11 @@ class CopySet:
             )
         return self._template.replace("{source}", self._target.named(source or ""))
 
-    def apply(self, payloads: Iterable[Any], query: str, batch: int) -> int:
+    def apply(self, payloads: Encoded | Iterable[Any], query: str, batch: int) -> int:
         """Apply encoded events, in order, as one batch of a query; return how many rows changed in them."""
         return self.apply_each({None: payloads}, query, batch)
 
-    def apply_each(self, payloads: Mapping[str | None, Iterable[Any]], query: str, batch: int) -> int:
+    def apply_each(self, payloads: Mapping[str | None, Encoded | Iterable[Any]], query: str, batch: int) -> int:
         """The same with the events of each source, in a store of several."""
         collected: dict[str | None, Collection[TableChanges]] = {}
         refused: dict[TableChanges, str] = {}
@@ -115,7 +116,7 @@ class CopySet:
 
     def _apply(
         self,
-        payloads: Mapping[str | None, Iterable[Any]],
+        payloads: Mapping[str | None, Encoded | Iterable[Any]],
         collected: dict[str | None, Collection[TableChanges]],
         refused: Mapping[TableChanges, str],
         query: str,

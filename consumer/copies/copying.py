@@ -20,15 +20,15 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
-from shmstore import Batch, EventStore, StoreClosed, StoreView, Subscription
+from shmstore import Batch, EventStore, EventType, StoreClosed, StoreView, Subscription
 from shmstore.consumer.consumer import Consumer
-from shmstore.consumer.copies.change_reduction import CannotFollow
+from shmstore.consumer.copies.change_reduction import CannotFollow, Encoded
 from shmstore.consumer.copies.copied_tables import CopiedTables
 from shmstore.consumer.copies.copy_set import CopySet
 from shmstore.consumer.copies.target import TargetBusy, TargetFailed
@@ -38,6 +38,9 @@ from shmstore.home.reader_state import CopiesBatch, keep_batch, kept_batch
 FIRST_PAUSE: Final = 0.2  # seconds before a batch that the target did not take is tried again; twice as long each time
 LONGEST_PAUSE: Final = 30.0
 IDLE_SECONDS: Final = 0.5  # without an event, after which the target is closed: others may open a file then
+FILL_SECONDS: Final = 0.5  # most time between the beginnings of two batches because the second has more rows of a snapshot then
+MANY_ROWS: Final = 10_000  # of a snapshot, in a batch, after which the next one is filled: a commit costs as much as some ten thousand
+_FILL_STEP: Final = 0.05  # seconds in which an event comes, or is not waited for
 
 _ELSEWHERE: Final = "copies are kept by a process on the store's host: give a store's name, not {!r}"
 _SEVERAL: Final = (
@@ -78,6 +81,7 @@ class Copying:
         self.counters = CopyingCounters()
         self._consumer, self._copies, self._interval = consumer, copies, interval
         self._stopped = threading.Event()
+        self._loads = False  # the last batch had `MANY_ROWS`
         if not isinstance(consumer.store, EventStore) or not isinstance(consumer.subscription, Subscription):
             raise ValueError(_ELSEWHERE.format(consumer.store.name))
         self._home = consumer.store.home
@@ -130,6 +134,8 @@ class Copying:
                         self.counters.trouble, pause = "", FIRST_PAUSE
                     if self._is_at(until()):
                         break
+                    if self._loads:
+                        self._fill(began + FILL_SECONDS)
                     self._stopped.wait(max(0.0, began + self._interval - time.monotonic()))
                 self._copies.close()
                 if self._is_at(until()):
@@ -142,18 +148,27 @@ class Copying:
                 self._trouble(error, pause)
                 pause = min(LONGEST_PAUSE, pause * 2)
 
+    def _fill(self, until: float) -> None:
+        """While events come one after the other, let the next batch have more of them."""
+        newest = -1
+        with suppress(StoreClosed):  # the next get says so
+            while newest < (newest := self._consumer.store.newest) and time.monotonic() < until:
+                if self._stopped.wait(_FILL_STEP):
+                    return
+
     def _is_at(self, end: int | None) -> bool:
         return end is not None and self._consumer.subscription.ack_cursor.sequence >= end
 
     def _take(self, batch: Batch) -> None:
         """Apply a batch, up to the end of its last whole transaction where it has one, and ack it; one that was begun comes first."""
         store, begun, again = self._consumer.store, self._last, False
-        subscription = self._consumer.subscription
+        subscription, slots = self._consumer.subscription, batch.slots
+        self._loads = int(slots["rows"][slots["type"] == EventType.READ].sum()) >= MANY_ROWS
         assert isinstance(store, EventStore)
         assert isinstance(subscription, Subscription)
         if begun.epoch == store.epoch and begun.first <= batch.first <= begun.last:
             again = True
-            payloads: Iterable[Any] = chain.from_iterable(part.payloads() for part in store.read(begun.first, begun.last))
+            events = Encoded.of(chain.from_iterable(part.payloads() for part in store.read(begun.first, begun.last)))
         else:
             last = batch.last if batch.ack_point is None else batch.ack_point
             if batch.ack_point is not None and batch.position_of(batch.ack_point).of_group:
@@ -166,13 +181,10 @@ class Copying:
                 self._lost()
                 return
             self._last = begun
-            payloads = (
-                batch.payloads()
-                if last == batch.last
-                else (p for p, n in zip(batch.payloads(), batch.sequences, strict=True) if n <= last)
-            )
+            ends = batch.ends[: last - batch.first + 1]
+            events = Encoded(batch.raw[: int(ends[-1])], ends)
         began = time.monotonic()
-        rows = self._copies.apply(payloads, begun.query, begun.number)
+        rows = self._copies.apply(events, begun.query, begun.number)
         count = self.counters
         count.rows, count.batches, count.seconds = count.rows + rows, count.batches + 1, count.seconds + time.monotonic() - began
         count.sequence, count.aside = begun.last, len(self._copies.aside)

@@ -18,7 +18,7 @@ from shmstore.sql.classify import Statement
 from shmstore.sql.names import folded
 
 _XA = pack("xa_xid")
-_CHANGES = [int(EventType.INSERT), int(EventType.UPDATE), int(EventType.DELETE)]
+_CHANGES = frozenset(map(int, (EventType.INSERT, EventType.UPDATE, EventType.DELETE)))
 
 
 class _Segment:
@@ -76,20 +76,19 @@ class Window:
 
     # ------------------------------------------------------------ what is put
 
-    def note(self, blob: bytes, slots: NDArray[np.void]) -> None:
-        """Note what is being put."""
+    def note(self, blob: bytes | memoryview, slots: NDArray[np.void]) -> None:
+        """Note what is being put. Rows of snapshots are most of it, and are passed over."""
         if not self._segments:
             return
         ends = np.cumsum(slots["size"], dtype=np.int64)
-        for i in np.flatnonzero(np.isin(slots["type"], _CHANGES)).tolist():
+        for i in np.flatnonzero(slots["type"] != int(EventType.READ)).tolist():
             end = int(ends[i])
-            start = end - int(slots["size"][i])
-            if blob.find(self._mark, start, end) >= 0:
-                self._event(blob[start:end])
-        if blob.find(_XA) >= 0:
-            for end, size in zip(ends.tolist(), slots["size"].tolist(), strict=True):
-                if blob.find(_XA, end - size, end) >= 0:
-                    self._two_phase(decode_stored(blob[end - size : end])[0])
+            payload = bytes(blob[end - int(slots["size"][i]) : end])
+            if int(slots["type"][i]) in _CHANGES:
+                if self._mark in payload:
+                    self._event(payload)
+            elif _XA in payload:
+                self._two_phase(decode_stored(payload)[0])
 
     def _two_phase(self, header: Header) -> None:
         """Rows of an XA transaction came when it was prepared, and are seen by a read only once it is committed."""

@@ -142,10 +142,9 @@ class Snapshot:
 
     def note(self, blob: memoryview, slots: NDArray[np.void]) -> None:
         """Note what is being put."""
-        if windows := [table.window for table in self._tables if table.chunks]:
-            copy = bytes(blob)
-            for window in windows:
-                window.note(copy, slots)
+        for table in self._tables:
+            if table.chunks:
+                table.window.note(blob, slots)
 
     def altered(self, statement: Statement, database: str) -> None:
         """A DDL goes by, whatever the filter, with this default database."""

@@ -36,7 +36,7 @@ class ChangedRows:
         """Read what has come. Raises `StoreError` where it is not kept any more, `Disturbed`."""
         try:
             for batch in self._view.read(self._next, self._view.newest, limit_events=BATCH_EVENTS):
-                self._window.note(bytes(batch.raw), batch.slots)
+                self._window.note(batch.raw, batch.slots)
                 for payload, entry in zip(batch.payloads(), batch.slots["entry"].tolist(), strict=True):
                     if entry == int(EntryType.DDL):
                         event = decode(payload)

@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -131,7 +132,7 @@ class DeltaLakeTable:
     def create(self, schema: TableSchema, keys: Sequence[str], marks: Mapping[str, int]) -> None:
         """Create the table without rows."""
         with _refusals(self._path, self._name):
-            self._write(pa.schema(target_fields(schema)).empty_table(), _with(marks), mode="append")
+            self._create(pa.schema(target_fields(schema)).empty_table(), _with(marks))
 
     def commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
         """Do a step, or none, and keep `marks`, in one commit; a step of a history is two, of which the first may be done twice.
@@ -139,22 +140,28 @@ class DeltaLakeTable:
         Raises `CopyDiffers`, `CannotFollow`, `TargetFailed`; then nothing was changed.
         """
         with _refusals(self._path, self._name):
-            self._commit(step, _with(marks))
+            self._commit(step, _with(marks), self._now(marks))
 
-    def _commit(self, step: Step | None, marked: CommitProperties) -> None:
+    def _now(self, marks: Iterable[str]) -> dict[str, int]:
+        """What these marks are. The first of two commits writes them again, so that it, too, is refused where another process has set one."""
+        return {name: self.mark(name) for name in marks if self.mark(name) >= 0}
+
+    def _commit(self, step: Step | None, marked: CommitProperties, before: Mapping[str, int]) -> None:
         if self._table is None:
             if isinstance(step, Merge | Versions):
-                self._write(step.upserts if isinstance(step, Merge) else step.versions, marked, mode="append")
+                self._create(step.upserts if isinstance(step, Merge) else step.versions, marked)
             return
         if step is None:
             self._write(self._sample(), marked, mode="append")
         elif isinstance(step, Merge | Versions):
-            step = self._fit(step)
+            step = self._fit(step, _with(before))
             if isinstance(step, Merge):
                 self._merge(step, marked)
             else:
-                self._end_versions(step)
+                self._end_versions(step, _with(before))
                 self._update()
+                if self._now(before) != before:  # nothing had to end, so that nothing was committed and refused
+                    raise TargetFailed(f"another process changed the copy {self._path} of {self._name}")
                 self._add_versions(step, marked)
         elif isinstance(step, Alter):
             self._alter(step, marked)
@@ -207,11 +214,20 @@ class DeltaLakeTable:
         with _reading(self._path, self._name):
             self._table.update_incremental()
 
-    def _write(self, table: pa.Table, properties: CommitProperties | None, **how: Any) -> None:
-        write_deltalake(self._path, table, commit_properties=properties, storage_options=self._storage, **how)
+    def _create(self, rows: pa.Table, properties: CommitProperties) -> None:
+        try:
+            self._write(rows, properties, mode="error")
+        except DeltaError as error:
+            if self._table is None and DeltaTable.is_deltatable(self._path, storage_options=self._storage):
+                raise TargetFailed(f"another process created the copy {self._path} of {self._name}") from error
+            raise
+
+    def _write(self, table: pa.Table, properties: CommitProperties, **how: Any) -> None:
+        # into the version that the marks were read of: delta-rs refuses where another process has set one of them since
+        write_deltalake(self._table or self._path, table, commit_properties=properties, storage_options=self._storage, **how)
         self._table = self._opened()
 
-    def _fit(self, step: Merge | Versions) -> Merge | Versions:
+    def _fit(self, step: Merge | Versions, before: CommitProperties) -> Merge | Versions:
         """Check that the columns are those of the rows, which get the spelling of the copy's; a copy without rows takes theirs."""
         there = self._sample()
         own, step = step, schema_evolution.spelled(step, there.column_names)
@@ -227,7 +243,7 @@ class DeltaLakeTable:
         if self._table.count():
             raise CopyDiffers(schema_evolution.difference(there.schema, list(fields), self._name))
         fields = (own.upserts if isinstance(own, Merge) else own.versions).schema
-        self._write(fields.empty_table(), None, mode="overwrite", schema_mode="overwrite")
+        self._write(fields.empty_table(), before, mode="overwrite", schema_mode="overwrite")
         return own
 
     def _sample(self) -> pa.Table:
@@ -265,7 +281,7 @@ class DeltaLakeTable:
 
         try:
             write_deltalake(
-                self._path,
+                self._table or self._path,
                 pa.RecordBatchReader.from_batches(schema, parts()),
                 mode="overwrite",
                 schema_mode="overwrite",
@@ -281,7 +297,7 @@ class DeltaLakeTable:
 
     # ---------------------------------------------------------------- steps
 
-    def _merger(self, rows: pa.Table, over: str, properties: CommitProperties | None) -> TableMerger:
+    def _merger(self, rows: pa.Table, over: str, properties: CommitProperties) -> TableMerger:
         """Rows ``s`` to be merged into the copy ``t``."""
         assert self._table is not None
         return self._table.merge(rows, over, source_alias="s", target_alias="t", commit_properties=properties)
@@ -298,16 +314,24 @@ class DeltaLakeTable:
         if changed := updated_columns(step):
             some = {_quoted(name): f"s.{_quoted(name)}" for name in changed}
             merger = merger.when_matched_update(some, predicate=f"s.{becomes} = {UPDATE}")
-        merger.execute()
+        self._execute(merger.execute, properties)
 
-    def _end_versions(self, step: Versions) -> None:
-        merger = self._merger(step.ends, f"{_same(step.keys)} AND t.{CURRENT} AND t.{SEQ} < s.{SEQ}", None)
+    def _execute(self, change: Callable[[], object], properties: CommitProperties) -> None:
+        """Change rows; where that changes none delta-rs commits nothing, and the marks are committed alone: then it shows, too, what other processes did."""
+        assert self._table is not None
+        version = self._table.version()
+        change()
+        if self._table.version() == version:
+            self._write(self._sample(), properties, mode="append")
+
+    def _end_versions(self, step: Versions, before: CommitProperties) -> None:
+        merger = self._merger(step.ends, f"{_same(step.keys)} AND t.{CURRENT} AND t.{SEQ} < s.{SEQ}", before)
         merger.when_matched_update({VALID_TO: f"s.{VALID_TO}", CURRENT: "false"}).execute()
 
     def _add_versions(self, step: Versions, properties: CommitProperties) -> None:
         values = {_quoted(name): f"s.{_quoted(name)}" for name in step.versions.column_names}
         merger = self._merger(step.versions, f"{_same(step.keys)} AND t.{SEQ} = s.{SEQ}", properties)
-        merger.when_not_matched_insert(values).execute()
+        self._execute(merger.when_not_matched_insert(values).execute, properties)
 
     def _alter(self, step: Alter, properties: CommitProperties) -> None:
         assert self._table is not None
@@ -323,7 +347,8 @@ class DeltaLakeTable:
         assert self._table is not None
         if self.keeps_history and self._table.count():
             moment = f"to_timestamp_micros({step.time_ms * 1000})"
-            self._table.update({VALID_TO: moment, CURRENT: "false"}, predicate=CURRENT, commit_properties=properties)
+            ended = {VALID_TO: moment, CURRENT: "false"}
+            self._execute(partial(self._table.update, ended, predicate=CURRENT, commit_properties=properties), properties)
         else:
             # not DeltaTable.delete(), which commits nothing, and so no mark, where there is no row
             self._write(self._sample(), properties, mode="overwrite")

@@ -1,7 +1,8 @@
 """Parquet: a copy of a table in one Parquet file, replaced whole with every micro-batch that changes it.
 
 The file's own footer has the marks that say how far it is, so that rows and marks change in one rename, and a replayed
-batch is recognized. The process that has the old file open reads it to its end.
+batch is recognized. The process that has the old file open reads it to its end. Of two processes that write, the second waits for the first one's
+rename, and then sees that its marks are old: the file is as it was before the change that it planned only where they are not.
 
 A batch is applied while the old file streams into the new one, a row group after the other: memory is bounded by a row group
 and the batch's own changes, however large the table. Every changed table is rewritten with each batch, so long triggers
@@ -10,10 +11,12 @@ suit it, and a table format (delta) suits large tables. The file system must hav
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from shmstore.atomic_file import replace
+from shmstore.atomic_file import refused, replace
 from shmstore.consumer.copies import schema_evolution
 from shmstore.consumer.copies.change_reduction import (
     CURRENT,
@@ -77,14 +80,40 @@ class ParquetTable:
     def __init__(self, path: str, name: str) -> None:
         self._path = Path(path)
         self._name = name
-        self._schema: pa.Schema | None = None
-        self._marks: dict[str, int] = {}
+        self._schema: pa.Schema | None
+        self._marks: dict[str, int]
+        self._schema, self._marks = self._footer()
+
+    def _footer(self) -> tuple[pa.Schema | None, dict[str, int]]:
+        """The columns, None where there is no file, and the marks."""
         if not (self._path / FILE).exists():
-            return
-        with _reading(self._path / FILE, name):
+            return None, {}
+        with _reading(self._path / FILE, self._name):
             schema = pq.read_schema(self._path / FILE)
-            self._marks = dict(json.loads((schema.metadata or {}).get(_MARKS, b"{}")))
-            self._schema = schema.remove_metadata()
+            return schema.remove_metadata(), dict(json.loads((schema.metadata or {}).get(_MARKS, b"{}")))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process changes the copy meanwhile. Raises `TargetFailed` where one has since its marks were read."""
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise TargetFailed(str(refused(self._path, error, *self._as_said))) from error
+        try:
+            with suppress(OSError):  # a network's file system may lock no folder: then only the marks tell
+                fcntl.flock(folder, fcntl.LOCK_EX)  # the kernel gives it up with the process
+            schema, marks = self._footer()
+            if schema is not None and (self._schema is None or marks != self._marks):
+                raise TargetFailed(f"another process changed the copy {self._path} of {self._name}")
+            yield
+        finally:
+            os.close(folder)
+
+    @property
+    def _as_said(self) -> tuple[str, str]:
+        """What an error says that the copy is, and what to do."""
+        return f"copy of {self._name},", "choose another target"
 
     @property
     def exists(self) -> bool:
@@ -118,19 +147,28 @@ class ParquetTable:
         return self._marks.get(name, -1)
 
     def create(self, schema: TableSchema, keys: Sequence[str], marks: Mapping[str, int]) -> None:
-        """Write a file without rows."""
+        """Write a file without rows. Raises `TargetFailed`."""
+        with self._alone():
+            self._empty(schema, marks)
+
+    def _empty(self, schema: TableSchema, marks: Mapping[str, int]) -> None:
         self._replace(TableFlow(pa.schema(target_fields(schema)), iter(())), marks)
 
     def commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
         """Do a step, or none, and keep `marks`, in one rename. Raises `CopyDiffers`, `CannotFollow`, `TargetFailed`; then nothing was changed."""
+        if self._schema is not None or isinstance(step, Merge | Versions):
+            with self._alone():
+                self._commit(step, marks)
+
+    def _commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
         if self._schema is None:
-            if isinstance(step, Merge | Versions):
-                rows = step.upserts if isinstance(step, Merge) else step.versions
-                self._replace(TableFlow(rows.schema, iter([rows])), marks)
+            assert isinstance(step, Merge | Versions)
+            rows = step.upserts if isinstance(step, Merge) else step.versions
+            self._replace(TableFlow(rows.schema, iter([rows])), marks)
             return
         path = Path(step.path) / FILE if isinstance(step, Replace) else self._path / FILE
         if isinstance(step, Replace) and not path.exists():
-            self.create(step.schema, step.keys, marks)
+            self._empty(step.schema, marks)
             return
         with _reading(path, self._name):
             source = pq.ParquetFile(path)
@@ -154,7 +192,8 @@ class ParquetTable:
                 with pq.ParquetFile(path) as source:
                     yield from _read(source, path, self._name)
 
-        self._replace(TableFlow(pa.schema(target_fields(schema)), rows()), marks)
+        with self._alone():
+            self._replace(TableFlow(pa.schema(target_fields(schema)), rows()), marks)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def remove(self) -> None:
@@ -169,7 +208,7 @@ class ParquetTable:
         footer = {_MARKS: json.dumps(kept).encode()}
         file = self._path / FILE
         try:
-            replace(file, lambda path: write(path, flow, footer), f"copy of {self._name},", "choose another target")
+            replace(file, lambda path: write(path, flow, footer), *self._as_said)
         except StoreError as error:
             raise TargetFailed(str(error)) from error  # a full disk is of all copies: the same batch comes again
         self._schema, self._marks = flow.schema, kept

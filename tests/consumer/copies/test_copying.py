@@ -19,6 +19,7 @@ import pytest
 
 from shmstore import Column, Consumer, Event, EventStore, EventType, TableSchema
 from shmstore.cli.main import main
+from shmstore.consumer.copies import copying as copying_module
 from shmstore.consumer.copies.change_reduction import CannotFollow
 from shmstore.consumer.copies.copy import Copy
 from shmstore.consumer.copies.copying import Copying
@@ -385,3 +386,26 @@ def test_counters(tmp_path: Path, binlog: Binlog, logged: EventStore) -> None:
     text = copying.counters.exposition(logged.name, "replicate")
     assert f'shmstore_replicate_rows_total{{store="{logged.name}",subscription="replicate"}} 2' in text
     assert f'shmstore_replicate_sequence{{store="{logged.name}",subscription="replicate"}} {logged.newest}' in text
+
+
+def test_rows_of_a_snapshot_are_committed_many_at_a_time(
+    tmp_path: Path, binlog: Binlog, store_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While they come one event after the other, the next batch waits for them; where none comes, nothing is waited for."""
+    loads = [binlog.read("" if key else "first", *map(order_row, range(key, key + 2_000))) for key in range(0, 20_000, 2_000)]
+    monkeypatch.setattr(copying_module, "MANY_ROWS", 2_000)
+    monkeypatch.setattr(copying_module, "FILL_SECONDS", 600.0)
+    with EventStore.create(store_name) as made, Consumer(store_name, "replicate", auto_ack=False, timeout=0) as reader:
+        copying = Copying(reader, replication(tmp_path, "duckdb", store=store_name, subscription="replicate"), "here")
+        real = copying._stopped.wait
+
+        def wait(seconds: float | None = None) -> bool:
+            if seconds == copying_module._FILL_STEP and loads:
+                made.put(loads.pop(0))
+            return real(0)
+
+        monkeypatch.setattr(copying._stopped, "wait", wait)
+        made.put(loads.pop(0))
+        copying.run(lambda: None if loads else made.newest)
+    assert copying.counters.rows == 20_000
+    assert copying.counters.batches == 2

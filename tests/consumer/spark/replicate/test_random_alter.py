@@ -87,6 +87,7 @@ class Follower:
     def held(self, database: str, table: str) -> pa.Table:
         """A copy's rows."""
         if isinstance(self.replication, LocalCopies):
+            self.replication.close()  # a lake's file is of one connection
             return read(self.replication, self.format, table, database)
         path = self.replication.path(database, table)
         self.spark.catalog.refreshTable(path)
