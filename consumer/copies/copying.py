@@ -38,8 +38,9 @@ from shmstore.home.reader_state import CopiesBatch, keep_batch, kept_batch
 FIRST_PAUSE: Final = 0.2  # seconds before a batch that the target did not take is tried again; twice as long each time
 LONGEST_PAUSE: Final = 30.0
 IDLE_SECONDS: Final = 0.5  # without an event, after which the target is closed: others may open a file then
-FILL_SECONDS: Final = 0.5  # most time between the beginnings of two batches because the second has more rows of a snapshot then
-MANY_ROWS: Final = 10_000  # of a snapshot, in a batch, after which the next one is filled: a commit costs as much as some ten thousand
+MANY_ROWS: Final = 10_000  # of a snapshot, in a batch, after which the next one is filled
+FILL_ROWS: Final = 250_000  # two groups of rows in DuckDB, which writes the rows of smaller batches twice
+FILL_SECONDS: Final = 1.0  # most time between the beginnings of two batches because the second one is filled
 _FILL_STEP: Final = 0.05  # seconds in which an event comes, or is not waited for
 
 _ELSEWHERE: Final = "copies are kept by a process on the store's host: give a store's name, not {!r}"
@@ -81,7 +82,7 @@ class Copying:
         self.counters = CopyingCounters()
         self._consumer, self._copies, self._interval = consumer, copies, interval
         self._stopped = threading.Event()
-        self._loads = False  # the last batch had `MANY_ROWS`
+        self._full = -1  # the event up to which the next batch is filled
         if not isinstance(consumer.store, EventStore) or not isinstance(consumer.subscription, Subscription):
             raise ValueError(_ELSEWHERE.format(consumer.store.name))
         self._home = consumer.store.home
@@ -134,8 +135,7 @@ class Copying:
                         self.counters.trouble, pause = "", FIRST_PAUSE
                     if self._is_at(until()):
                         break
-                    if self._loads:
-                        self._fill(began + FILL_SECONDS)
+                    self._fill(began + FILL_SECONDS)
                     self._stopped.wait(max(0.0, began + self._interval - time.monotonic()))
                 self._copies.close()
                 if self._is_at(until()):
@@ -149,10 +149,10 @@ class Copying:
                 pause = min(LONGEST_PAUSE, pause * 2)
 
     def _fill(self, until: float) -> None:
-        """While events come one after the other, let the next batch have more of them."""
+        """While rows of a snapshot come one event after the other, let the next batch have more of them."""
         newest = -1
         with suppress(StoreClosed):  # the next get says so
-            while newest < (newest := self._consumer.store.newest) and time.monotonic() < until:
+            while newest < (newest := self._consumer.store.newest) < self._full and time.monotonic() < until:
                 if self._stopped.wait(_FILL_STEP):
                     return
 
@@ -163,7 +163,9 @@ class Copying:
         """Apply a batch, up to the end of its last whole transaction where it has one, and ack it; one that was begun comes first."""
         store, begun, again = self._consumer.store, self._last, False
         subscription, slots = self._consumer.subscription, batch.slots
-        self._loads = int(slots["rows"][slots["type"] == EventType.READ].sum()) >= MANY_ROWS
+        rows = int(slots["rows"][slots["type"] == EventType.READ].sum())
+        loads = rows >= MANY_ROWS and store.newest == batch.last  # else more is there already
+        self._full = batch.last + len(batch) * FILL_ROWS // rows if loads else -1
         assert isinstance(store, EventStore)
         assert isinstance(subscription, Subscription)
         if begun.epoch == store.epoch and begun.first <= batch.first <= begun.last:

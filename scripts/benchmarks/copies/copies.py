@@ -6,7 +6,8 @@ keys and an INSERT (DuckDB), a MERGE (delta-rs). Both begin with a copy that hol
 
 ``initial`` is a table of a MariaDB server into a new copy in DuckDB: the producer takes a snapshot into a store with a log, and a process like
 `shmstore replicate` copies it, from the producer's start to the last row's commit; ``connectorx`` reads the table into Arrow, over one connection, and
-DuckDB creates a table of that.
+DuckDB creates a table of that; ``dlt`` is its sql_database with Arrow into DuckDB, where dlt and SQLAlchemy are installed. The packages of ingestr and Sling
+fetch their programs from elsewhere when they first run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import duckdb
@@ -70,7 +74,7 @@ def _initial_rows(runs: int, size: measure.Size) -> list[measure.Measurement]:
     with start_server("mariadb") as server:
         for case in cases:
             table, rows = snapshot.fill(server, case, size.of(snapshot.ROWS[case]))
-            subjects = dict((("shmstore", _snapshot), ("connectorx", _connectorx))[: None if size.peers else 1])
+            subjects = {"shmstore": _snapshot, **(_peers() if size.peers else {})}
             found: dict[str, list[dict[str, float]]] = {subject: [] for subject in subjects}
             for _ in range(runs):  # one after the other, so that what else the machine does meets both
                 for subject, read in subjects.items():
@@ -80,6 +84,17 @@ def _initial_rows(runs: int, size: measure.Size) -> list[measure.Measurement]:
                     taken.append(measure.of("copies", f"initial/{case}", subject, metric, unit, [one[metric] for one in ones]))
                     measure.say(f"copies initial/{case} {subject}: {measure.number(taken[-1].median)} {unit} {metric}")
     return taken
+
+
+def _peers() -> dict[str, Callable[[Server, str, int], dict[str, float]]]:
+    """What else reads a table into DuckDB, of what is installed."""
+    found: dict[str, Callable[[Server, str, int], dict[str, float]]] = {}
+    for subject, code, modules in (("connectorx", _BY_HAND, ("connectorx",)), ("dlt", _DLT, ("dlt", "sqlalchemy"))):
+        if missing := [name for name in modules if find_spec(name) is None]:
+            measure.say(f"copies initial: {subject} is not measured: pip install {' '.join(missing)}")
+        else:
+            found[subject] = partial(_peer, code)
+    return found
 
 
 def _snapshot(server: Server, table: str, rows: int) -> dict[str, float]:
@@ -111,7 +126,7 @@ def _snapshot(server: Server, table: str, rows: int) -> dict[str, float]:
 
 _BY_HAND = """
 import sys, connectorx, duckdb
-rows = connectorx.read_sql(sys.argv[1], sys.argv[2], return_type="arrow", protocol="binary")
+rows = connectorx.read_sql(sys.argv[1], f"SELECT * FROM {sys.argv[2]}", return_type="arrow", protocol="binary")
 with duckdb.connect(sys.argv[3]) as database:
     database.execute("SET enable_progress_bar = false")
     database.execute("CREATE TABLE copied AS SELECT * FROM rows")
@@ -119,16 +134,29 @@ with duckdb.connect(sys.argv[3]) as database:
 """
 
 
-def _connectorx(server: Server, table: str, rows: int) -> dict[str, float]:
+_DLT = """
+import os, sys, dlt, duckdb
+from dlt.sources.sql_database import sql_table
+where, table, file = sys.argv[1].replace("mysql:", "mysql+pymysql:"), sys.argv[2], sys.argv[3]
+rows = sql_table(credentials=where, table=table, backend="pyarrow", chunk_size=50_000)
+place = dlt.destinations.duckdb(file)
+pipeline = dlt.pipeline("bench", destination=place, dataset_name="copied", pipelines_dir=os.path.dirname(file))
+pipeline.run(rows).raise_on_failed_jobs()
+with duckdb.connect(file) as database:
+    print(database.execute(f"SELECT count(*) FROM copied.{table}").fetchone()[0])
+"""
+
+
+def _peer(code: str, server: Server, table: str, rows: int) -> dict[str, float]:
     """In a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         where = f"mysql://root@127.0.0.1:{server.port}/bench"
-        command = [sys.executable, "-c", _BY_HAND, where, f"SELECT * FROM {table}", f"{folder}/copy.duckdb"]
+        command = [sys.executable, "-c", code, where, table, f"{folder}/copy.duckdb"]
         began = time.perf_counter()
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         took = time.perf_counter() - began
     if done.returncode or int(done.stdout) != rows:
-        raise RuntimeError(f"connectorx: {done.stdout}{done.stderr[-300:]}")
+        raise RuntimeError(f"a peer ended with {done.returncode}: {done.stdout}{done.stderr[-300:]}")
     return {"seconds": took}
 
 
