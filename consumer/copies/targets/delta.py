@@ -154,7 +154,7 @@ class DeltaLakeTable:
         if step is None:
             self._write(self._sample(), marked, mode="append")
         elif isinstance(step, Merge | Versions):
-            step = self._fit(step, _with(before))
+            step = self._fit(step, before)
             if isinstance(step, Merge):
                 self._merge(step, marked)
             else:
@@ -227,7 +227,7 @@ class DeltaLakeTable:
         write_deltalake(self._table or self._path, table, commit_properties=properties, storage_options=self._storage, **how)
         self._table = self._opened()
 
-    def _fit(self, step: Merge | Versions, before: CommitProperties) -> Merge | Versions:
+    def _fit(self, step: Merge | Versions, before: Mapping[str, int]) -> Merge | Versions:
         """Check that the columns are those of the rows, which get the spelling of the copy's; a copy without rows takes theirs."""
         there = self._sample()
         own, step = step, schema_evolution.spelled(step, there.column_names)
@@ -243,7 +243,7 @@ class DeltaLakeTable:
         if self._table.count():
             raise CopyDiffers(schema_evolution.difference(there.schema, list(fields), self._name))
         fields = (own.upserts if isinstance(own, Merge) else own.versions).schema
-        self._write(fields.empty_table(), before, mode="overwrite", schema_mode="overwrite")
+        self._write(fields.empty_table(), _with(before), mode="overwrite", schema_mode="overwrite")
         return own
 
     def _sample(self) -> pa.Table:

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from shmstore.atomic_file import refused, replace
+from shmstore.atomic_file import replace
 from shmstore.consumer.copies import schema_evolution
 from shmstore.consumer.copies.change_reduction import (
     CURRENT,
@@ -99,7 +99,9 @@ class ParquetTable:
             self._path.mkdir(parents=True, exist_ok=True)
             folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise TargetFailed(str(refused(self._path, error, *self._as_said))) from error
+            raise TargetFailed(
+                f"the copy {self._path} of {self._name} cannot be written: {error.strerror}; make space there, or choose another target"
+            ) from error
         try:
             with suppress(OSError):  # a network's file system may lock no folder: then only the marks tell
                 fcntl.flock(folder, fcntl.LOCK_EX)  # the kernel gives it up with the process
@@ -109,11 +111,6 @@ class ParquetTable:
             yield
         finally:
             os.close(folder)
-
-    @property
-    def _as_said(self) -> tuple[str, str]:
-        """What an error says that the copy is, and what to do."""
-        return f"copy of {self._name},", "choose another target"
 
     @property
     def exists(self) -> bool:
@@ -208,7 +205,7 @@ class ParquetTable:
         footer = {_MARKS: json.dumps(kept).encode()}
         file = self._path / FILE
         try:
-            replace(file, lambda path: write(path, flow, footer), *self._as_said)
+            replace(file, lambda path: write(path, flow, footer), f"copy of {self._name},", "choose another target")
         except StoreError as error:
             raise TargetFailed(str(error)) from error  # a full disk is of all copies: the same batch comes again
         self._schema, self._marks = flow.schema, kept

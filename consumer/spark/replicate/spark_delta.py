@@ -67,7 +67,7 @@ class SparkDeltaTable(DeltaLakeTable):
         if self._table is None:
             super().commit(without_rows(step), {name: number for name, number in marks.items() if name == HISTORY})
         else:
-            self._fit(without_rows(step))
+            self._fit(without_rows(step), self._now(marks))
         source = source_of(step, self._sample().column_names, _no_rows)
         marked = {f"{_TXN}AppId": query, f"{_TXN}Version": str(number)}
         try:
