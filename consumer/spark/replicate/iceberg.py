@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import reduce
 from operator import and_
 from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast, col
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -31,8 +31,10 @@ from shmstore.consumer.copies.change_reduction import (
     OURS,
     VALID_TO,
     Alter,
+    CannotCopy,
     CannotFollow,
     Columns,
+    CopyDamaged,
     CopyDiffers,
     CopyRefuses,
     Empty,
@@ -47,6 +49,7 @@ from shmstore.consumer.copies.changed_rows import target_fields
 from shmstore.consumer.copies.targets.folders import AT_ONCE
 from shmstore.consumer.copies.targets.names import NamedCopies
 from shmstore.consumer.spark.decode.arrow_frame import whole
+from shmstore.consumer.spark.replicate.java_errors import BAD_REQUEST, JAVA_ERRORS, first_line, is_refusal, of_one_copy
 from shmstore.consumer.spark.replicate.merge_sql import Rows, new_rows, quoted, source_of, viewed, without_rows
 from shmstore.consumer.spark.replicate.sessions import Sessions
 from shmstore.consumer.spark.spark_version import version
@@ -58,6 +61,7 @@ _COPY = "shmstore.copy"  # a table's property: its snapshots have marks
 _PROPERTY = f"spark.sql.iceberg.snapshot-property.{MARKS}"
 _JARS = {(4, 0): "4.0", (4, 1): "4.1"}
 _RELEASE = "1.11.0"
+_SPACES = threading.Lock()  # catalogs fail where two tables of a batch create their namespace at the same time
 _ABSENT = re.compile("SCHEMA_NOT_FOUND|NoSuchNamespace|NoSuchDatabase|FileNotFound|Failed to list namespace")
 
 
@@ -125,15 +129,24 @@ def _all_tables(session: SparkSession, catalog: str) -> list[str]:
     """Return every copy in a catalog, as ``catalog.database.table``."""
     spaces = [row.namespace for row in _shown(session, f"SHOW NAMESPACES IN {_path(catalog)}")]
     names = [f"{catalog}.{space}.{name}" for space in spaces for name in _tables_like(session, f"{catalog}.{space}.", "")]
-    return [name for name in names if session.sql(f"SHOW TBLPROPERTIES {_path(name)}").where(f"key = '{_COPY}'").count()]
+    return [name for name in names if _is_copy(session, name)]
+
+
+def _is_copy(session: SparkSession, name: str) -> bool:
+    try:
+        with of_one_copy(name, name):
+            return bool(session.sql(f"SHOW TBLPROPERTIES {_path(name)}").where(f"key = '{_COPY}'").count())
+    except (CopyDamaged, CopyRefuses):
+        return False
 
 
 def _shown(session: SparkSession, sql: str) -> list[Any]:
-    """The rows of a SHOW; none where the catalog has no such namespace yet, nor a folder for any: the first copy makes it."""
+    """The rows of a SHOW; none where the catalog has no such namespace yet, nor a folder for any: the first copy makes it. Nor can it have one of
+    a name that it refuses."""
     try:
         return session.sql(sql).collect()
-    except (PySparkException, Py4JJavaError) as error:
-        if _ABSENT.search(str(error)):
+    except JAVA_ERRORS as error:
+        if _ABSENT.search(str(error)) or BAD_REQUEST.search(str(error)):
             return []
         raise
 
@@ -172,14 +185,30 @@ class IcebergTable:
         self._jvm: Any = session.sparkContext._jvm
         self._found: Any = None  # the Java table
         self._marks: dict[str, int] = {}
+        self._unasked = False  # there is none, and Spark, which asks for it before it creates it, gets an error
+        with of_one_copy(path, name):
+            if self._is_there():
+                try:
+                    self._look()
+                except JAVA_ERRORS:
+                    if self._is_there():  # Spark forgets a table that others removed when it looks for its newest snapshot
+                        raise
+
+    def _is_there(self) -> bool:
         try:
-            there = session.catalog.tableExists(self._table)
-        except (PySparkException, Py4JJavaError) as error:
-            if not _ABSENT.search(str(error)):
-                raise
-            there = False
-        if there:
-            self._look()
+            return bool(self._session.catalog.tableExists(self._table))
+        except JAVA_ERRORS as error:
+            if BAD_REQUEST.search(str(error)):
+                # where there is no table `shop.history`, Iceberg asks for the history of a table `shop`, which a catalog may have no place for
+                if getattr(self._jvm.org.apache.iceberg.MetadataTableType, "from")(self._path.rpartition(".")[2]) is not None:
+                    self._unasked = True
+                    return False
+                raise CannotCopy(
+                    f"the catalog refuses the name of the copy {self._path} of {self._name}: {first_line(error)}"
+                ) from error
+            if _ABSENT.search(str(error)):
+                return False
+            raise
 
     def _look(self) -> None:
         """Read the table as it is now, with its newest marks."""
@@ -195,7 +224,7 @@ class IcebergTable:
             parent = snapshot.parentId()
             snapshot = None if parent is None else self._found.snapshot(parent)
         if self._found.properties().get(_COPY) is not None:
-            raise CannotFollow(
+            raise CopyDamaged(
                 f"the copy {self._path} of {self._name} has no snapshot left that says how far it is: they were expired. Remove it, and it begins "
                 "again; keep the newest snapshot of replicate when others are expired (retain_last)"
             )
@@ -218,7 +247,8 @@ class IcebergTable:
         """`TargetTable.columns`."""
         if self._found is None:
             return {}
-        return schema_evolution.columns_in(to_arrow_schema(self._session.table(self._table).schema))
+        with of_one_copy(self._path, self._name):
+            return schema_evolution.columns_in(to_arrow_schema(self._session.table(self._table).schema))
 
     @property
     def names(self) -> list[str]:
@@ -227,11 +257,12 @@ class IcebergTable:
 
     def rows_of(self, keys: pa.Table | None, columns: pa.Schema) -> pa.Table:
         """`SearchableTable.rows_of`."""
-        there = self._session.table(self._table)
-        if keys is not None:
-            over = [there[quoted(name)].eqNullSafe(col(f"_s.{quoted(name)}")) for name in keys.column_names]
-            there = there.join(broadcast(_frame(self._session, keys).alias("_s")), reduce(and_, over), "left_semi")
-        return there.select([there[quoted(name)] for name in columns.names]).toArrow().cast(columns)
+        with of_one_copy(self._path, self._name):
+            there = self._session.table(self._table)
+            if keys is not None:
+                over = [there[quoted(name)].eqNullSafe(col(f"_s.{quoted(name)}")) for name in keys.column_names]
+                there = there.join(broadcast(_frame(self._session, keys).alias("_s")), reduce(and_, over), "left_semi")
+            return there.select([there[quoted(name)] for name in columns.names]).toArrow().cast(columns)
 
     def mark(self, name: str) -> int:
         """The number that was committed last under `name`; -1 where there is none."""
@@ -241,13 +272,13 @@ class IcebergTable:
         return [field.name() for field in self._found.schema().columns()]
 
     def create(self, schema: TableSchema, keys: Sequence[str], marks: Mapping[str, int]) -> None:
-        """Create the table without rows, in one commit. Raises `CopyRefuses`."""
-        with _refusals():
+        """Create the table without rows, in one commit. Raises `CannotCopy`, `CopyRefuses`."""
+        with of_one_copy(self._path, self._name):
             self._write(pa.schema(target_fields(schema)).empty_table(), marks)
 
     def commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
-        """Do a step, or none, and keep `marks`, in one commit. Raises `CopyDiffers`, `CannotFollow`; then nothing was changed."""
-        with _refusals():
+        """Do a step, or none, and keep `marks`, in one commit. Raises `CopyDiffers`, `CopyDamaged`, `CannotFollow`; then nothing was changed."""
+        with of_one_copy(self._path, self._name):
             self._commit(step, marks)
 
     def _commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
@@ -310,21 +341,35 @@ class IcebergTable:
         if self._found is None:
             self._make_space(space)
         with self._marked(marks) as session:
+            if self._unasked:
+                self._create_empty(frame(session))
             writer = frame(session).writeTo(self._table).using("iceberg")
             writer.tableProperty("format-version", "2").tableProperty(_COPY, "1").createOrReplace()
         self._look()
 
+    def _create_empty(self, frame: DataFrame) -> None:
+        """Create the table without Spark, and without marks, which the commit brings that takes its place."""
+        catalog, _, name = self._path.partition(".")
+        schema = self._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(
+            self._jvm.org.apache.spark.sql.types.DataType.fromJson(frame.schema.json())
+        )
+        made = self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(self._session._jsparkSession, catalog)
+        made.createTable(self._jvm.org.apache.iceberg.catalog.TableIdentifier.parse(name), schema)
+        self._unasked = False
+
     def _make_space(self, space: str) -> None:
-        """Create the namespace, with those that it is in. Raises `CannotFollow` where the catalog refuses."""
+        """Create the namespace, with those that it is in. Raises `CannotCopy` where there can be none of this name, `CannotFollow` where we may not."""
         parts = space.split(".")
         for count in range(2, len(parts) + 1):
+            statement = f"CREATE NAMESPACE IF NOT EXISTS {_path('.'.join(parts[:count]))}"
             try:
-                self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_path('.'.join(parts[:count]))}")
-            except (PySparkException, Py4JJavaError) as error:
-                line = str(getattr(error, "java_exception", error)).strip().splitlines()[0]
-                raise CannotFollow(
-                    f"the catalog has no namespace {'.'.join(parts[1:])}, for the copy of {self._name}, and refuses to create it: {line}"
-                ) from error
+                with _SPACES, suppress(*JAVA_ERRORS):
+                    self._session.sql(statement)
+                    continue
+                self._session.sql(statement)  # another query may have created it at the same time
+            except JAVA_ERRORS as error:
+                why = f"the catalog has no namespace {'.'.join(parts[1:])}, for the copy of {self._name}, and refuses to create it: {first_line(error)}"
+                raise (CannotCopy if is_refusal(error) else CannotFollow)(why) from error
 
     # ---------------------------------------------------------------- steps
 
@@ -392,18 +437,8 @@ class IcebergTable:
                         update.renameColumn(name, change.to)
             update.commit()
             self._set(transaction.newAppend(), marks)
-        except (PySparkException, Py4JJavaError) as error:  # the first where pyspark has a class for what Java threw
-            line = str(getattr(error, "java_exception", error)).strip().splitlines()[0]
-            raise CopyDiffers(f"Iceberg refuses what became of the columns of {self._name}: {line}") from error
+        except JAVA_ERRORS as error:
+            raise CopyDiffers(f"Iceberg refuses what became of the columns of {self._name}: {first_line(error)}") from error
         except Py4JError as error:
             raise CannotFollow(f"Iceberg's Java API is not as expected: {error}") from error
         transaction.commitTransaction()
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Raise `CopyRefuses` where Spark does not even plan a statement: what it is about concerns one copy."""
-    try:
-        yield
-    except AnalysisException as error:
-        raise CopyRefuses(f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}") from error

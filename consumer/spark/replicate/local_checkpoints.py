@@ -13,8 +13,11 @@ import re
 from contextlib import suppress
 from typing import Any
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+
+from shmstore.consumer.spark.replicate.java_errors import JAVA_ERRORS
 
 SCHEME = "shmstore-local"
 _PARTS = re.compile(r"(?:([A-Za-z][\w+.-]*):(?://(?=/))?)?(.*)", re.DOTALL)
@@ -46,7 +49,7 @@ def checkpoint_location(spark: SparkSession, folder: str | os.PathLike[str]) -> 
         if scheme not in (None, "file") or path.startswith("//") or not (scheme or _is_local(spark)):
             return given
         _install(context._jvm, spark)
-    except (AttributeError, NotImplementedError, Py4JError):
+    except (AttributeError, NotImplementedError, Py4JError, PySparkException):
         return given
     return f"{SCHEME}:{os.path.abspath(path)}"
 
@@ -65,7 +68,7 @@ def _install(jvm: Any, spark: SparkSession) -> None:
     """
     session: Any = spark
     conf, root = session._jsparkSession.sessionState().newHadoopConf(), jvm.java.net.URI.create(f"{SCHEME}:///")
-    with suppress(Py4JJavaError):
+    with suppress(*JAVA_ERRORS):
         jvm.org.apache.hadoop.fs.FileSystem.get(root, conf)
         return
     compiler = jvm.org.codehaus.janino.SimpleCompiler()

@@ -11,12 +11,12 @@ import os
 from collections.abc import Mapping
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from shmstore.consumer.copies.change_reduction import HISTORY, CopyRefuses, RowsElsewhere, Step
+from shmstore.consumer.copies.change_reduction import HISTORY, RowsElsewhere, Step
 from shmstore.consumer.copies.targets.delta import DeltaLakeTable
 from shmstore.consumer.copies.targets.folders import AT_ONCE, Folders
+from shmstore.consumer.spark.replicate.java_errors import of_one_copy
 from shmstore.consumer.spark.replicate.merge_sql import quoted, source_of, viewed, without_rows
 from shmstore.consumer.spark.replicate.sessions import Sessions
 from shmstore.consumer.spark.spark_version import version
@@ -70,11 +70,8 @@ class SparkDeltaTable(DeltaLakeTable):
             self._fit(without_rows(step), self._now(marks))
         source = source_of(step, self._sample().column_names, _no_rows)
         marked = {f"{_TXN}AppId": query, f"{_TXN}Version": str(number)}
-        try:
-            with viewed(source.frame) as rows, self._sessions.with_settings(marked) as session:
-                session.sql(source.statement(self._called, rows))
-        except AnalysisException as error:
-            raise CopyRefuses(f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}") from error
+        with of_one_copy(self._path, self._name), viewed(source.frame) as rows, self._sessions.with_settings(marked) as session:
+            session.sql(source.statement(self._called, rows))
         self._table = self._opened()
         if self.mark(query) < number:
             super().commit(None, {query: number})  # the statement changed nothing

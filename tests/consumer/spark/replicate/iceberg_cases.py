@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,7 @@ in_one_catalog = pytest.mark.parametrize(
     "catalog", [CATALOGS[0], *(pytest.param(name, marks=pytest.mark.long) for name in CATALOGS[1:])], indirect=True
 )
 _numbers = itertools.count(1)
+OTHER = ORDERS._replace(table="other")
 
 
 @pytest.fixture(scope="module")
@@ -251,8 +254,8 @@ def test_a_crash_before_and_after_each_commit(spark: Any, target: str, binlog: B
     assert [(row.id, row.note) for row in spark.table(replication(spark, target).path("shop", "orders")).collect()] == [(3, "x")]
 
 
-def test_what_others_commit(spark: Any, target: str, binlog: Binlog) -> None:
-    """A compaction between batches does not make the copy forget how far it is; expired snapshots are an error that says so."""
+def test_what_others_commit(spark: Any, target: str, binlog: Binlog, caplog: pytest.LogCaptureFixture) -> None:
+    """A compaction between batches does not make the copy forget how far it is; one whose snapshots are expired is set aside."""
     copy = replication(spark, target)
     apply(copy, 0, binlog.insert(order_row(1)))
     apply(copy, 1, binlog.insert(order_row(2)))
@@ -265,8 +268,131 @@ def test_what_others_commit(spark: Any, target: str, binlog: Binlog) -> None:
     spark.sql(
         f"CALL {catalog}.system.expire_snapshots(table => '{name}', older_than => TIMESTAMP '2999-01-01 00:00:00', retain_last => 1)"
     )
-    with pytest.raises(ValueError, match="they were expired"):
-        apply(replication(spark, target), 2, binlog.insert(order_row(3)))
+    copy = replication(spark, target)
+    apply(copy, 2, binlog.insert(order_row(3)), binlog.insert(order_row(3), table=OTHER))
+    assert copy.aside == ["shop.orders"]
+    assert "they were expired" in caplog.text
+    assert [row[0] for row in rows(copy, spark, "other")] == [3]
+
+
+NAMES = ["history", "files", "a/b", "a%b", "a\\b"]
+
+
+@pytest.mark.parametrize(
+    "catalog", ["rest", *(pytest.param(name, marks=pytest.mark.long) for name in ("lake", "jdbc"))], indirect=True
+)
+def test_a_name_that_a_catalog_refuses_concerns_one_copy(spark: Any, target: str, binlog: Binlog) -> None:
+    """Of a table, of a database, and names that Iceberg gives a table's metadata: a copy has its rows or is set aside, and the others continue."""
+    tables = [
+        ORDERS,
+        *(ORDERS._replace(table=name) for name in NAMES),
+        ORDERS._replace(database="a/b"),
+        ORDERS._replace(database="a:b"),
+    ]
+    aside: list[str] = []
+    for batch in range(2):
+        copy = replication(spark, target)
+        apply(copy, batch, *(binlog.insert(order_row(batch), table=table) for table in tables))
+        aside = sorted({*aside, *copy.aside})
+        for table in tables:
+            name = f"{table.database}.{table.table}"
+            if name not in aside:
+                path = ".".join(f"`{part}`" for part in copy.path(table.database, table.table).split("."))
+                assert [row.id for row in spark.table(path).orderBy("id").collect()] == list(range(batch + 1)), name
+    wanted = {"rest": ["a/b.orders", "shop.a%b", "shop.a/b", "shop.a\\b"], "lake": ["a:b.orders"]}
+    assert aside == wanted.get(target.split(".")[0], [])
+    apply(copy, 2, *(binlog.ddl(f"drop database `{name}`", EventType.ERASE) for name in ("a/b", "a:b")))
+
+
+def test_tables_of_one_namespace_begin_at_the_same_time(spark: Any, catalog: str) -> None:
+    """As those of a batch do: a catalog that cannot create a namespace twice at once ends no query."""
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            space = f"{catalog}.n{next(_numbers)}"
+            tables = [IcebergTarget(spark).table(f"{space}.t{number}", f"shop.t{number}") for number in range(4)]
+            list(pool.map(lambda table, space=space: table._make_space(space), tables))
+            assert spark.catalog.databaseExists(space)
+
+
+def spoil(folder: Path, files: str, *, checked: bool = False) -> bool:
+    """Write something else into them. Where it is `checked`, Hadoop's own sum of each file stays, by which it sees that."""
+    found = list(folder.glob(files))
+    for file in found:
+        file.write_text("{")
+        if not checked:
+            file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    return bool(found)
+
+
+def remove(folder: Path, files: str) -> bool:
+    found = list(folder.glob(files))
+    for file in found:
+        file.unlink()
+    return bool(found)
+
+
+DAMAGES: dict[str, Callable[[Path], bool]] = {
+    "no_metadata": lambda folder: remove(folder, "metadata/*.metadata.json"),
+    "bad_metadata": lambda folder: spoil(folder, "metadata/*.metadata.json"),
+    "bad_sums": lambda folder: spoil(folder, "metadata/*.metadata.json", checked=True),
+    "no_snapshots": lambda folder: remove(folder, "metadata/snap-*.avro"),
+    "bad_manifests": lambda folder: spoil(folder, "metadata/*.avro"),
+    "no_rows": lambda folder: remove(folder, "**/*.parquet"),
+    "bad_rows": lambda folder: spoil(folder, "**/*.parquet"),
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "merge"),
+    [
+        ("lake", "driver"),
+        *(
+            pytest.param(*one, marks=pytest.mark.long)
+            for one in (("rest", "driver"), ("lake", "executors"), ("delta", "executors"))
+        ),
+    ],
+)
+def test_a_damaged_copy_is_set_aside(
+    spark: Any, binlog: Binlog, tmp_path: Path, caplog: pytest.LogCaptureFixture, place: str, merge: str
+) -> None:
+    """Whatever of it is missing or is something else: the others continue, and once it is moved away its rows are read again."""
+    format = "delta" if place == "delta" else "iceberg"
+    target = f"{tmp_path}/{{database}}/{{table}}" if format == "delta" else f"{place}.n{next(_numbers)}_{{database}}.{{table}}"
+    names = [name for name in DAMAGES if place == "lake" or name.endswith("rows") or (place, name) == ("rest", "no_metadata")]
+    tables = [ORDERS, *(ORDERS._replace(table=name) for name in names)]
+
+    def run(batch: int, *transactions: list[Event]) -> Replication:
+        copy = replication(spark, target, format, merge=merge)
+        events = [event for one in transactions for event in one]
+        copy.apply_micro_batch(frame_of(spark, events, 1000 * batch, 1), "q", batch)
+        return copy
+
+    def ids(name: str) -> list[int]:
+        path = copy.path("shop", name)
+        there = spark.read.format("delta").load(path) if format == "delta" else spark.table(path)
+        return [row.id for row in there.orderBy("id").collect()]
+
+    copy = run(0, *(binlog.insert(order_row(1), order_row(2), table=table) for table in tables))
+    folders = {}
+    for name in names:
+        folders[name] = Path(copy.path("shop", name))
+        if format == "iceberg":
+            shown = spark.sql(f"DESCRIBE TABLE EXTENDED {copy.path('shop', name)}").where("col_name = 'Location'").first()
+            folders[name] = Path(shown.data_type.removeprefix("file:"))
+        assert DAMAGES[name](folders[name])
+    copy = run(1, *(binlog.update((order_row(1), order_row(7)), table=table) for table in tables))
+    assert copy.aside == sorted(f"shop.{name}" for name in names)
+    assert ids("orders") == [2, 7]
+    for name, folder in folders.items():
+        assert f"the copy of shop.{name} is set aside, and the others continue: the copy {copy.path('shop', name)}" in caplog.text
+        shutil.rmtree(folder)
+        if place == "rest":
+            iceberg = spark.sparkContext._jvm.org.apache.iceberg
+            identifier = iceberg.catalog.TableIdentifier.parse(copy.path("shop", name).partition(".")[2])
+            assert iceberg.spark.Spark3Util.loadIcebergCatalog(spark._jsparkSession, place).dropTable(identifier, False)
+    copy = run(2, *(binlog.read("whole", order_row(2), order_row(7), table=table) for table in tables[1:]))
+    assert copy.aside == []
+    assert all(ids(name) == [2, 7] for name in names)
 
 
 @in_one_catalog

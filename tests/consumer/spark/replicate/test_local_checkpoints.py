@@ -9,6 +9,8 @@ import pytest
 
 from shmstore import EventStore
 from shmstore.consumer.spark import checkpoint_location
+from shmstore.consumer.spark.replicate import local_checkpoints
+from shmstore.consumer.spark.replicate.java_errors import JAVA_ERRORS
 from shmstore.consumer.spark.replicate.local_checkpoints import SCHEME
 from tests.consumer.spark.events import Binlog, order_row
 from tests.consumer.spark.queries import Query
@@ -22,6 +24,23 @@ def test_what_has_a_location(spark: Any, tmp_path: Path) -> None:
         assert checkpoint_location(spark, given) == f"{SCHEME}:{tmp_path}/a b%"
     for elsewhere in ("hdfs://host/checkpoint", "s3a://bucket/checkpoint", "dbfs:/checkpoint", "file://host/checkpoint"):
         assert checkpoint_location(spark, elsewhere) == elsewhere
+
+
+def test_a_jvm_that_refuses_leaves_the_path(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever class pyspark gives Java's error: Spark's own way is slower, and works."""
+    refusals = [
+        lambda jvm: jvm.org.apache.spark.sql.types.DataType.fromJson("?"),
+        lambda jvm: jvm.java.lang.Integer.parseInt("?"),
+        lambda jvm: jvm.java.util.List.of().get(0),
+    ]
+    raised = set()
+    for refusal in refusals:
+        with pytest.raises(JAVA_ERRORS) as caught:
+            refusal(spark.sparkContext._jvm)
+        raised.add(caught.type)
+        monkeypatch.setattr(local_checkpoints, "_install", lambda jvm, spark, refusal=refusal: refusal(jvm))
+        assert checkpoint_location(spark, tmp_path) == str(tmp_path)
+    assert len(raised) > 1
 
 
 def test_a_query_goes_from_a_path_to_its_location_and_back(
