@@ -26,7 +26,7 @@ from shmstore.consumer.copies.copying import Copying
 from shmstore.home.definitions import Definition, DefinitionsFile
 from shmstore.home.home import Home
 from shmstore.home.reader_state import kept_batch
-from tests.consumer.copies.lakes import DUCKDB, FORMATS, LocalCopies, apply, replication, rows
+from tests.consumer.copies.lakes import DUCKDB, FORMATS, LocalCopies, apply, exists, replication, rows
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
 from tests.consumer.spark.sources import Group, Transaction
 from tests.producer.running import wait_for
@@ -131,7 +131,8 @@ def test_kills_between_all_lines_and_other_cuts(
                 finally:
                     copies.close()
                     reader.close()
-        found = rows(replication(tmp_path, format, store=logged.name, subscription="replicate"), format)
+        copies = replication(tmp_path, format, store=logged.name, subscription="replicate")
+        found = rows(copies, format) if exists(copies) else {}  # rows that are emptied in their batch create no copy
         assert found == story.model, f"seed {seed}, after {killed} kills"
     assert killed > 0
 
