@@ -195,16 +195,22 @@ class AppliedChanges:
             assert isinstance(aside, SearchableTable)
             self._tables = found, aside
         data, _ = self._tables
-        there = data.mark(LAYOUT) if data.exists else None
+        kind = rows.schema.field(SEQUENCE).type
+        there = data.mark(LAYOUT) if data.exists and not self._was_cut_short(data, kind) else None
         if there == -1:
             raise CannotFollow(f"{self._path} exists, and apply_changes did not make it: choose another target, or remove that")
-        kind = rows.schema.field(SEQUENCE).type
         if there not in (None, self._layout(kind)):
             raise CannotFollow(
                 f"{self._path} was made with other keys, another type of sequence_by, or another history than keys={list(self._keys)}, {kind}, "
                 f"history={self._history}: give the same, or another target"
             )
         return self._tables
+
+    def _was_cut_short(self, data: SearchableTable, kind: pa.DataType) -> bool:
+        """Whether it is what a process left that was killed between two steps which a database commits one by one: our columns, no marks, no row."""
+        if data.mark(LAYOUT) >= 0 or data.mark(HISTORY) >= 0 or self._sequence not in data.names:
+            return False
+        return not len(data.rows_of(None, pa.schema([pa.field(self._sequence, kind)])))
 
     def _layout(self, kind: pa.DataType) -> int:
         text = f"{sorted(map(folded, self._keys))} {kind} {self._history}"

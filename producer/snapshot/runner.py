@@ -486,8 +486,8 @@ class Snapshot:
             task.progress = task.progress._replace(state="reading", rows=task.progress.rows + count)
 
         done = whole.step(SLICE, put)
+        self._show(task)  # at the end, too: what came waits for readers for an unknown time
         if not done:
-            self._show(task)
             return
         chunk.table.put(chunk)
         self._written.append((task, task.progress._replace(state="done", chunks=1)))

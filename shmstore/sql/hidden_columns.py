@@ -26,7 +26,7 @@ def with_hidden(change: Change, catalog: Catalog, sql: str, database: str, sessi
     readings = [[token.upper for token in statement(sql, mode).rest()] for mode in modes(sql, session.mode)]
     words, found = readings[0], frozenset().union(*readings)
     created = words[:1] == ["CREATE"] and "TABLE" in words[1:4] and "LIKE" not in found
-    if not change and found & (_CHANGED | {"DROP"}):  # it concerns keys only
+    if not change and (_may_add(found) or "DROP" in found):  # it concerns keys only
         tables = [(name, catalog.find(*name)) for name in classify(sql, database, session.mode).tables]
         change = {name: known for name, known in tables if isinstance(known, Table) and known.hidden != _hidden(known, found)}
     return {
@@ -42,8 +42,13 @@ def _created(table: Table, words: frozenset[str]) -> int | None:
 def _hidden(table: Table, words: frozenset[str]) -> int | None:
     """How many the table has after a statement of these words, which had `table.hidden`."""
     if table.hidden == 0:
-        return None if words & _CHANGED and _may_be_long(table, words) else 0
-    return None if words & (_CHANGED | {"DROP"}) else table.hidden
+        return None if _may_add(words) and _may_be_long(table, words) else 0
+    return None if _may_add(words) or "DROP" in words else table.hidden
+
+
+def _may_add(words: frozenset[str]) -> bool:
+    """Whether a key may be new or longer. The UNIQUE of a SERIAL stays where IF NOT EXISTS leaves the column out: then it is another column's."""
+    return bool(words & _CHANGED) or {"SERIAL", "EXISTS"} <= words
 
 
 def _may_be_long(table: Table, words: frozenset[str]) -> bool:

@@ -142,6 +142,21 @@ def check(open: Opener, choose: random.Random, history: bool, changes: list[Chan
         batch += 1
 
 
+def check_first_batch(open: Opener, history: bool, commits: int) -> None:
+    """A process is killed in its first batch, where a database has the table already, and what is in it not yet: the next one begins again."""
+    changes = [Changed((1, "p"), 5, "x"), Changed((2, "p"), 6, None), Changed((1, "q"), 7, "y")]
+    stopped = Stops(open()[0], commits)
+    with suppress(Killed):
+        AppliedChanges(stopped, open()[1], ["a", "b"], history=history).apply(table(changes), "q", 0)  # type: ignore[arg-type]
+    stopped.close()
+    target, path = open()
+    applied = AppliedChanges(target, path, ["a", "b"], history=history)
+    applied.apply(table(changes), "q", 0)
+    columns, model = (VERSIONS, versions) if history else (ROWS, latest)
+    assert held(target, path, *columns) == model(changes)
+    applied.close()
+
+
 def random_changes(choose: random.Random, count: int) -> list[Changed]:
     """Changes of few keys, with sequences that are each there once."""
     seqs = choose.sample(range(1000), count)
@@ -156,6 +171,13 @@ def test_any_order_any_batches(tmp_path: Path, kind: str, history: bool, seed: i
     choose = random.Random(seed)
     for number in range(4 if kind in ("parquet", "sqlite") else 1):
         check(lambda n=number: open_in(tmp_path / str(n), kind), choose, history, random_changes(choose, 40))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("commits", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kill_in_the_first_batch(tmp_path: Path, kind: str, commits: int) -> None:
+    """The next process begins again."""
+    check_first_batch(lambda: open_in(tmp_path, kind), False, commits)
 
 
 @pytest.mark.long

@@ -99,6 +99,27 @@ def test_columns_that_mariadb_hides(mariadb: Server, altered: bool) -> None:
 
 
 @pytest.mark.server
+@pytest.mark.parametrize("columns", ["(z BIGINT, b SERIAL)", "b SERIAL"])
+def test_the_unique_key_of_a_serial_that_is_left_out(mariadb: Server, columns: str) -> None:
+    """NO_LOG: IF NOT EXISTS leaves out the column, and its UNIQUE is one over the long column of that name, with a hidden hash."""
+    with database_of(mariadb, "serials") as (connection, log):
+        try:
+            run(connection, MODES["mariadb"])
+            history = SchemaHistory()
+            history.snapshot(query_of(connection), Position(*log._place()))
+            log.decoder = reference(history)
+            log.decoder.mariadb = True
+            for sql in ("CREATE TABLE t (a int, b text)", f"ALTER TABLE t ADD COLUMN IF NOT EXISTS {columns}"):
+                run(connection, sql)
+                history.follow(Position(*log._place()), "serials", sql)
+            log.skip()
+            run(connection, "INSERT INTO t (a, b) VALUES (1, 'x')")
+            assert [event.rows[0].after[:2] for event in log.seen() if event.rows[0].after] == [(1, "x")]
+        finally:
+            run(connection, "SET GLOBAL binlog_row_metadata = FULL")
+
+
+@pytest.mark.server
 def test_a_bigint_that_the_history_missed_stops_mysql(mysql: Server) -> None:
     """MINIMAL: one column more than is known is an error that names commands, never a hidden one with names moved along."""
     with database_of(mysql, "missed") as (connection, log):

@@ -390,13 +390,14 @@ def no_space(*_: Any) -> None:
 
 
 class LateRows(SelectRows):
-    """Rows of a busy server: none have come when they are first looked for."""
+    """Rows of a busy server: none have come when they are first looked for, then so many bytes at once."""
 
+    most = 1 << 20
     _asked = False
 
     def step(self, seconds: float) -> bool:
         asked, self._asked = self._asked, True
-        return asked and super().step(seconds)
+        return asked and self.fill(self.most, 60)
 
 
 @pytest.mark.parametrize(("disk", "compiled_code"), [("free", True), ("free", False), ("full", True)])
@@ -448,6 +449,29 @@ def test_a_full_ring_holds_no_lock_of_a_table_without_a_key(
             wait_for(lambda: task().progress.state == "done", "the end")
         assert ids == Counter(dict.fromkeys(range(1000), 16))
         assert task().progress.rows == wanted
+
+
+class RowsAtOnce(LateRows):
+    """Rows of a quick server: all of them have come at the second look."""
+
+    most = 1 << 30
+
+
+def test_rows_that_all_came_are_shown_while_the_ring_is_full(
+    mariadb: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the read of the table has ended, and nothing more comes that could be written down."""
+    monkeypatch.setattr(runner, "SelectRows", RowsAtOnce)
+    rows = ",".join(f"({i}, REPEAT('x', 1000))" for i in range(1000))
+    execute(mariadb, database, "CREATE TABLE t (id INT, v VARCHAR(2000))", f"INSERT INTO t VALUES {rows}")
+    with running(mariadb, **{**options, "capacity": 64, "log": "off"}, snapshot="initial") as run:
+
+        def progress() -> Any:
+            found = producer.snapshot_status(run.settings.store, state=options["state"])
+            return found.tasks[0].progress if found is not None and found.tasks else None
+
+        wait_for(lambda: progress() and progress().rows, "rows that wait for a reader")
+        assert (progress().state, progress().rows) == ("reading", 1000)
 
 
 @pytest.mark.parametrize("keys", ["id INT PRIMARY KEY", "id INT"])

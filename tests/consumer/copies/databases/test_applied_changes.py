@@ -9,7 +9,7 @@ import pytest
 
 from shmstore.consumer.copies.target import Target
 from tests.consumer.copies.databases.servers import Copies, copies
-from tests.consumer.copies.test_applied_changes import VALUES, check, check_key_type, random_changes
+from tests.consumer.copies.test_applied_changes import VALUES, check, check_first_batch, check_key_type, random_changes
 
 pytestmark = [pytest.mark.server]
 
@@ -39,6 +39,12 @@ def test_any_order_any_batches(target: Copies, history: bool, seed: int) -> None
     """Out of order inside of batches and across them, twice, replayed, killed between the commits: the same in the end."""
     choose = random.Random(seed)
     check(lambda: open_in(target), choose, history, random_changes(choose, 25))
+
+
+@pytest.mark.parametrize(("history", "commits"), [(False, 1), (True, 1), (False, 0)])
+def test_a_kill_in_the_first_batch(target: Copies, history: bool, commits: int) -> None:
+    """MariaDB and MySQL commit a CREATE TABLE alone: a table that a killed process left is no other's."""
+    check_first_batch(lambda: open_in(target), history, commits)
 
 
 @pytest.mark.parametrize(
