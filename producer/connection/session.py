@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pymysql
 
 from shmstore.certificate import load_certificate
+from shmstore.errors import SchemaUnknown
 from shmstore.producer.binlog.packets import framed
 from shmstore.producer.connection.password import password
 from shmstore.producer.connection.server_errors import translate
@@ -20,6 +21,7 @@ from shmstore.producer.settings import ServerAddress, Settings
 from shmstore.producer.stop import Stop
 
 FAR = 1 << 32
+ATTEMPTS = 20  # to read how tables are defined between two DDLs
 _Seen = TypeVar("_Seen")
 _Read = TypeVar("_Read")
 
@@ -73,14 +75,17 @@ class ServerSession:
 
 
 def steady(look: Callable[[], _Seen], read: Callable[[], _Read]) -> tuple[_Seen, _Read]:
-    """Return what `look` and `read` say of something that may change between two questions: `look` says the same before and after `read`."""
+    """Return what `look` and `read` say of tables that may change between two questions: `look` says the same before and after `read`.
+
+    Raises `SourceError` of the questions, and `SchemaUnknown` after `ATTEMPTS` times.
+    """
     before = look()
-    while True:
-        found = read()
-        now = look()
+    for _ in range(ATTEMPTS):
+        found, now = read(), look()
         if now == before:
             return now, found
         before = now
+    raise SchemaUnknown(f"the tables changed {ATTEMPTS} times while their schema was read: try again when fewer DDLs run")
 
 
 def connect(settings: Settings, endpoint: ServerAddress, stop: Stop = lambda: False) -> ServerSession:

@@ -18,7 +18,7 @@ from shmstore.sql.classify import Statement
 from shmstore.sql.names import folded
 
 _XA = pack("xa_xid")
-_CHANGES = frozenset(map(int, (EventType.INSERT, EventType.UPDATE, EventType.DELETE)))
+_CHANGES = [int(EventType.INSERT), int(EventType.UPDATE), int(EventType.DELETE)]
 
 
 class _Segment:
@@ -77,18 +77,23 @@ class Window:
     # ------------------------------------------------------------ what is put
 
     def note(self, blob: bytes | memoryview, slots: NDArray[np.void]) -> None:
-        """Note what is being put. Rows of snapshots are most of it, and are passed over."""
-        if not self._segments:
+        """Note what is being put. What a snapshot puts is most of it, and is passed over without a look at its bytes."""
+        types = slots["type"]
+        if not self._segments or (types == int(EventType.READ)).all():
             return
+        raw, changed = bytes(blob), np.isin(types, _CHANGES)
         ends = np.cumsum(slots["size"], dtype=np.int64)
-        for i in np.flatnonzero(slots["type"] != int(EventType.READ)).tolist():
+        for i in np.flatnonzero(changed).tolist():
             end = int(ends[i])
-            payload = bytes(blob[end - int(slots["size"][i]) : end])
-            if int(slots["type"][i]) in _CHANGES:
-                if self._mark in payload:
-                    self._event(payload)
-            elif _XA in payload:
-                self._two_phase(decode_stored(payload)[0])
+            start = end - int(slots["size"][i])
+            if raw.find(self._mark, start, end) >= 0:
+                self._event(raw[start:end])
+        if raw.find(_XA) >= 0:
+            for i in np.flatnonzero(~changed & (types != int(EventType.READ))).tolist():
+                end = int(ends[i])
+                start = end - int(slots["size"][i])
+                if raw.find(_XA, start, end) >= 0:
+                    self._two_phase(decode_stored(raw[start:end])[0])
 
     def _two_phase(self, header: Header) -> None:
         """Rows of an XA transaction came when it was prepared, and are seen by a read only once it is committed."""

@@ -10,7 +10,7 @@ from typing import Any
 from shmstore import Position, PositionNotFound, SchemaUnknown
 from shmstore.home.home import Home, May
 from shmstore.producer.connection.server import SourceServer
-from shmstore.producer.connection.session import ServerSession
+from shmstore.producer.connection.session import ServerSession, steady
 from shmstore.producer.errors import PrivilegeMissing, SettingsError
 from shmstore.producer.gtid import MariadbGtids
 from shmstore.producer.positions.gtid_position import current_position, gtid_at
@@ -18,7 +18,6 @@ from shmstore.producer.schema.current import CurrentTables
 from shmstore.producer.schema.history import WHAT, SchemaHistory
 from shmstore.producer.settings import Settings
 
-ATTEMPTS = 20
 ONCE_NOW = (
     "or start once with --schema-history now: rows from before are read with the present tables of the server, if they fit; do so "
     "if no column was renamed or moved since"
@@ -122,15 +121,9 @@ def take_snapshot(
 
     The tables are read before and after the position is: where both are the same, they were so at the position.
     """
-    before = _read(session)
-    for _ in range(ATTEMPTS):
-        position = where(session, server)
-        after = _read(session)
-        if before == after:
-            history.snapshot(after.__getitem__, position)
-            return position
-        before = after
-    raise SchemaUnknown(f"the tables changed {ATTEMPTS} times while their schema was read: try again when fewer DDLs run")
+    tables, position = steady(lambda: _read(session), lambda: where(session, server))
+    history.snapshot(tables.__getitem__, position)
+    return position
 
 
 class _Recorder(dict[str, Sequence[tuple[Any, ...]]]):

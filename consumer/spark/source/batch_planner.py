@@ -91,9 +91,8 @@ class BatchPlanner:
                     return at + 1 + int(fitting[-1])
                 if rows:
                     return at
-                end = int(
-                    points[min(int(np.searchsorted(points, within)), len(points) - 1)]
-                )  # one transaction larger than the limits
+                # one transaction is larger than the limits
+                end = int(points[min(int(np.searchsorted(points, within)), len(points) - 1)])
                 self.ends_at_turn = turn is not None and bool(all_rows[end] == all_rows[-1])
                 return at + 1 + end
             if len(points):
