@@ -16,6 +16,8 @@ A part is what lies between ``<!-- generated: NAME -->``, or ``<!-- generated: N
     file PATH            a file of the checkout, as a block of code          the file
     names MODULE         the public names of a module, a line each           the docstrings
     api MODULE           the same, for mkdocstrings to show in full          the docstrings
+    bench TABLE          recorded figures                                    scripts/documentation/measured.py, docs/bench.json
+    machine              the machine that they were recorded on              docs/bench.json
 """
 
 from __future__ import annotations
@@ -240,6 +242,20 @@ def api(module: str) -> str:
     return "\n".join(f"::: {place}.{name}" for name, place in places if place and place.startswith("shmstore."))
 
 
+def bench(name: str) -> str:
+    """A table of recorded figures."""
+    from scripts.documentation.measured import bench
+
+    return bench(name)
+
+
+def machine() -> str:
+    """The machine of the recorded figures, as a sentence."""
+    from scripts.documentation.measured import machine
+
+    return f"Recorded on {machine()}."
+
+
 def main() -> int:
     """Write the parts, or with --check name the pages that are out of date."""
     arguments = argparse.ArgumentParser(description="Writes the generated parts of the pages.")
@@ -264,6 +280,8 @@ PARTS = {
     "file": file,
     "names": names,
     "api": api,
+    "bench": bench,
+    "machine": machine,
 }
 
 if __name__ == "__main__":

