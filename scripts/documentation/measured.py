@@ -352,7 +352,7 @@ TABLES: dict[str, Table] = {
             "Debezium's envelope": {"subject": "shmstore debezium"},
             "the same, the bytes of Debezium's": {"subject": "bare loop debezium"},
             "our JSON": {"subject": "shmstore json"},
-            "the same, the bytes of ours": {"subject": "bare loop json"},
+            "the same, the bytes of our JSON": {"subject": "bare loop json"},
             "Canal's own Kafka producer": {"subject": "Canal"},
             "Debezium, embedded, without a broker": {"subject": "Debezium"},
             "Canal's form / Canal": {"subject": ("shmstore canal", "Canal")},
