@@ -144,7 +144,7 @@ def slower(now: list[Measurement], before: list[Measurement], tolerance: float =
     said = []
     for m in now:
         old = earlier.get((m.bench, m.case, m.subject, m.metric))
-        if not old or m.subject != "shmstore":
+        if not old or not m.subject.startswith("shmstore"):
             continue
         worse = m.median < old * (1 - tolerance) if m.metric.startswith("throughput") else m.median > old * (1 + tolerance)
         if worse:

@@ -87,8 +87,8 @@ TABLES: dict[str, Table] = {
         },
         {
             "with a log": {"subject": "shmstore"},
-            "log written by a process of its own": {"subject": "appender apart"},
-            "the ring alone": {"subject": "ring alone"},
+            "log written by a process of its own": {"subject": "shmstore appender apart"},
+            "the ring alone": {"subject": "shmstore ring alone"},
         },
         {"put/1": 200, "put/100": 200, "put_encoded/1000": 200},
     ),
@@ -112,8 +112,8 @@ TABLES: dict[str, Table] = {
         },
         {
             "out of the log": {"subject": "shmstore"},
-            "out of the ring": {"subject": "ring alone"},
-            "ratio": {"subject": ("shmstore", "ring alone")},
+            "out of the ring": {"subject": "shmstore ring alone"},
+            "ratio": {"subject": ("shmstore", "shmstore ring alone")},
         },
     ),
     "log-readers": Table(
@@ -206,7 +206,7 @@ TABLES: dict[str, Table] = {
         {"bench": "filters", "metric": "throughput/cpu"},
         "million rows for a second of CPU",
         {
-            "no filter": {"subject": "no filter"},
+            "no filter": {"subject": "shmstore no filter"},
             "on a number": {"subject": "shmstore number"},
             "on text": {"subject": "shmstore text"},
             "on several columns": {"subject": "shmstore several"},
@@ -305,7 +305,7 @@ TABLES: dict[str, Table] = {
         {"bench": "verify", **_RATE},
         "thousand rows a second, both sides read and compared",
         {
-            "a copy on the same server": {"subject": "shmstore server"},
+            "a copy on the same server": {"subject": "shmstore"},
             "a copy in Parquet": {"subject": "shmstore parquet"},
             "CHECKSUM TABLE of the source alone": {"subject": "CHECKSUM TABLE"},
         },
@@ -378,7 +378,7 @@ TABLES: dict[str, Table] = {
         {
             "a client that parses nothing": {"subject": "shmstore"},
             "one that parses every column": {"subject": "shmstore parsing"},
-            "the store's own reader": {"subject": "own reader"},
+            "the store's own reader": {"subject": "shmstore reader"},
         },
         {
             "bulk, five columns": {"case": "bulk"},
@@ -388,15 +388,15 @@ TABLES: dict[str, Table] = {
         },
     ),
     "flight": Table(
-        {"bench": "flight", "subject": "shmstore", **_RATE},
+        {"bench": "flight", **_RATE},
         "",
         {"MB/s": {}},
         {
-            "typed rows, one client": {"case": "rows"},
-            "events, one client": {"case": "events"},
-            "64 clients together": {"case": "64 clients"},
-            "local reading into Arrow": {"case": "local arrow"},
-            "a bare Flight stream of the same bytes": {"case": "bare flight"},
+            "typed rows, one client": {"case": "one client", "subject": "shmstore"},
+            "events, one client": {"case": "one client", "subject": "shmstore events"},
+            "64 clients together": {"case": "64 clients", "subject": "shmstore"},
+            "local reading into Arrow": {"case": "one client", "subject": "shmstore local Arrow"},
+            "a bare Flight stream of the same bytes": {"case": "one client", "subject": "bare Flight"},
         },
     ),
     # ------------------------------------------------------------ Spark
@@ -431,13 +431,13 @@ TABLES: dict[str, Table] = {
         {"bench": "tables"},
         "",
         {
-            "`read_table`, 2 partitions, thousand rows a second": {"subject": "shmstore 2 partitions", **_RATE},
+            "`read_table`, 2 partitions, thousand rows a second": {"subject": "shmstore", **_RATE},
             "1 partition": {"subject": "shmstore 1 partition", **_RATE},
-            "through the ring": {"subject": "ring", **_RATE},
+            "through the ring": {"subject": "shmstore through the ring", **_RATE},
             "JDBC, 2 partitions": {"subject": "jdbc 2 partitions", **_RATE},
             "JDBC, 1 partition": {"subject": "jdbc 1 partition", **_RATE},
-            "`read_table`, CPU seconds a million rows": {"subject": "shmstore 2 partitions", **_CPU},
-            "through the ring, CPU seconds": {"subject": "ring", **_CPU},
+            "`read_table`, CPU seconds a million rows": {"subject": "shmstore", **_CPU},
+            "through the ring, CPU seconds": {"subject": "shmstore through the ring", **_CPU},
             "JDBC, 2 partitions, CPU seconds": {"subject": "jdbc 2 partitions", **_CPU},
         },
         _BOTH_TABLES,

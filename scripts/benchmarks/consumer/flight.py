@@ -2,11 +2,12 @@
 
 The server is a process of its own; the events (rows events of 500 rows, five columns) were put before.
 
-    events         a `Consumer` of a URL; its batches' bytes are in the client's memory
-    rows           typed rows of the same events: decoded by the server, Arrow in the client
-    bare flight    a stream of the same bytes out of a Flight server that does nothing else
-    local arrow    `Batch.to_arrow` of the same events by a `Consumer` on the store's host
-    64 clients     32 of each of two stores, in 4 processes, each with a subscription of its own; the bytes of all of them
+    shmstore                typed rows of the events: decoded by the server, Arrow in the client
+    shmstore events         a `Consumer` of a URL; its batches' bytes are in the client's memory
+    shmstore local Arrow    `Batch.to_arrow` of the same events by a `Consumer` on the store's host
+    bare Flight             a stream of the same bytes out of a Flight server that does nothing else
+
+``64 clients`` are 32 of each of two stores, in 4 processes, each with a subscription of its own; the bytes of all of them.
 """
 
 from __future__ import annotations
@@ -45,22 +46,22 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
             _server() as port,
             _bare_server(length) as bare,
         ):
-            cases: dict[str, Callable[[], int]] = {
-                "events": lambda: _consume(f"grpc://127.0.0.1:{port}/{name}"),
-                "rows": lambda: _rows(port, name) and length,
-                "bare flight": lambda: _bytes(bare),
-                "local arrow": lambda: _consume(name, arrow=True),
-                "64 clients": lambda: _many(port, (name, other), 64 if size.peers else 16),
+            cases: dict[tuple[str, str], Callable[[], int]] = {
+                ("one client", "shmstore"): lambda: _rows(port, name) and length,
+                ("one client", "shmstore events"): lambda: _consume(f"grpc://127.0.0.1:{port}/{name}"),
+                ("one client", "shmstore local Arrow"): lambda: _consume(name, arrow=True),
+                ("one client", "bare Flight"): lambda: _bytes(bare),
+                ("64 clients", "shmstore"): lambda: _many(port, (name, other), 64 if size.peers else 16),
             }
-            for case, run in cases.items():
+            for (case, subject), run in cases.items():
                 if not measure.wanted(case):
                     continue
                 rates = []
                 for _ in range(runs if case != "64 clients" else 1):
                     began = time.perf_counter()
                     rates.append(run() / (time.perf_counter() - began))
-                taken.append(measure.of("flight", case, "shmstore", "throughput", "bytes/s", rates))
-                measure.say(f"flight {case}: {measure.number(taken[-1].median)} bytes/s")
+                taken.append(measure.of("flight", case, subject, "throughput", "bytes/s", rates))
+                measure.say(f"flight {case} {subject}: {measure.number(taken[-1].median)} bytes/s")
     return taken
 
 

@@ -8,7 +8,7 @@ Three processes: one that puts stored events (already encoded, as the producer l
 
 ``not parsing`` is a client that reads packets and acks them, as Canal's own figures were taken; ``parsing`` also takes
 every entry and column apart with the protobuf package (upb). ``64 clients`` is 64 connections of 62 client ids, not parsing,
-all rows of all of them counted. ``own reader`` is a plain `Subscription` of the same store that decodes nothing. ``binlog`` is the
+all rows of all of them counted. ``shmstore reader`` is a plain `Subscription` of the same store that decodes nothing. ``binlog`` is the
 whole way from a server's binlog to the client, of `shmstore serve` and of Canal's own server (`canal`).
 """
 
@@ -68,7 +68,7 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
         if not measure.wanted(case):
             continue
         total = size.of(count, 4)
-        for subject, kind in (("shmstore", "plain"), ("shmstore parsing", "parsing"), ("own reader", "own")):
+        for subject, kind in (("shmstore", "plain"), ("shmstore parsing", "parsing"), ("shmstore reader", "own")):
             if kind == "parsing":
                 total //= 4
             add(case, subject, "rows/s", [_one_case(table, rows, total, kind, 1) for _ in range(runs)])

@@ -1,7 +1,7 @@
 """Row filters on the producer's way in: the decode bench's binlogs, with a condition on the table that is read.
 
 ``shmstore`` is with a filter that lets about half of the rows pass: on a number (``number``), on text and what is in it (``text``), or on
-both and a time (``several``, of the wide table alone). ``no filter`` is the same reader without one. ``throughput/cpu`` is the binlog's
+both and a time (``several``, of the wide table alone). ``shmstore no filter`` is the same reader without one. ``throughput/cpu`` is the binlog's
 rows, those that pass and those that do not, for each second of the reader's own CPU.
 """
 
@@ -24,7 +24,7 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     taken: list[measure.Measurement] = []
     for kind, port, load in decode.written(size):
         case, shape = load.case, load.case.split("/")[0]
-        subjects = {"no filter": ""} | {
+        subjects = {"shmstore no filter": ""} | {
             f"shmstore {name[len(shape) + 1 :]}": condition for name, condition in _CONDITIONS.items() if name.startswith(shape)
         }
         for subject, condition in subjects.items():

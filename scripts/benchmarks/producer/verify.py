@@ -1,6 +1,6 @@
 """`verify`: a table and its copy compared, next to the server's own CHECKSUM TABLE of the source alone.
 
-The copy is a table of another database of the same server (``server``), or a Parquet file (``parquet``). ``throughput`` is rows of the table
+The copy is a table of another database of the same server (``shmstore``), or a Parquet file (``shmstore parquet``). ``throughput`` is rows of the table
 a second, both sides read and compared; ``cpu`` what the process that compares used, ``server cpu`` what the server did. narrow and wide are
 the tables of `loads`. A producer runs, as `verify` wants, and nothing is written.
 """
@@ -48,7 +48,7 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
                 producing = _Producing(server, table, state)
                 try:
                     subjects: dict[str, Callable[[], None]] = {
-                        "shmstore server": lambda: producing.verify(lambda *_: ServerCopy(producing.settings, "other", table)),  # noqa: B023
+                        "shmstore": lambda: producing.verify(lambda *_: ServerCopy(producing.settings, "other", table)),  # noqa: B023
                         "shmstore parquet": lambda: producing.verify(lambda *_: parquet(file)),  # noqa: B023
                         "CHECKSUM TABLE": lambda: _checksum(server, table),  # noqa: B023
                     }

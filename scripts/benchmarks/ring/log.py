@@ -2,7 +2,7 @@
 
 ``append`` is the log's own CPU for each byte that it writes (payloads, records and blocks), compared with pwrite of as many bytes in
 pieces as large as the log writes at once, synced as often. ``put/N`` and ``put_encoded/N`` are what a producer puts with a log
-and without (``ring alone``); ``appender apart``, for comparison only, has the log written by a process of its own. ``catch-up``
+and without (``shmstore ring alone``); ``shmstore appender apart``, for comparison only, has the log written by a process of its own. ``catch-up``
 reads from the log's beginning, out of the page cache, compared with reading the same events in a ring. ``readers/N`` is a producer
 next to N readers at N places of the log. ``open`` and ``find`` are a home of as many sets of files as N says: 1,600 are 100 GB.
 ``produce`` and ``consume`` go to Kafka, Redis and SQLite, too. ``memory`` is that of a reader far behind, and of one that keeps
@@ -166,7 +166,7 @@ def _puts(taken: list[measure.Measurement], folder: Path, runs: int, size: measu
     for case, batch, events in cases:
         if not measure.wanted(case):
             continue
-        costs: dict[str, list[tuple[float, float]]] = {"shmstore": [], "appender apart": [], "ring alone": []}
+        costs: dict[str, list[tuple[float, float]]] = {"shmstore": [], "shmstore appender apart": [], "shmstore ring alone": []}
         for _ in range(runs):
             for subject, found in costs.items():
                 found.append(apart(_put_cost, folder, case, batch, size.of(events, 10_000), subject))
@@ -182,8 +182,8 @@ def _put_cost(folder: Path, case: str, batch: int, events: int, subject: str) ->
     """
     payload = bytes(EVENT)
     payloads, (blob, slots) = [payload] * batch, _encoded(batch)
-    with _store(folder, log=subject != "ring alone") as store:
-        over = _apart_appender(store, folder) if subject == "appender apart" else lambda: None
+    with _store(folder, log=subject != "shmstore ring alone") as store:
+        over = _apart_appender(store, folder) if subject == "shmstore appender apart" else lambda: None
         try:
             put: Callable[[], object]
             if case.startswith("put_encoded"):
@@ -238,10 +238,10 @@ def _catch_up(taken: list[measure.Measurement], folder: Path, runs: int, size: m
     for kind in ("raw", "views", "decode"):
         if not measure.wanted(f"catch-up/{kind}"):
             continue
-        rates: dict[str, list[float]] = {"shmstore": [], "ring alone": []}
+        rates: dict[str, list[float]] = {"shmstore": [], "shmstore ring alone": []}
         for _ in range(runs):
             rates["shmstore"].append(apart(_from_log, folder, events, kind))
-            rates["ring alone"].append(apart(_from_ring, folder, events, kind))
+            rates["shmstore ring alone"].append(apart(_from_ring, folder, events, kind))
         for subject, found in rates.items():
             _note(taken, f"catch-up/{kind}", subject, "throughput", "events/s", found)
 

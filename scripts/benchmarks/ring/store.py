@@ -50,9 +50,9 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
         for transport in _chosen((transports.Shmstore, *others), size):
             _add(taken, f"msgpack/{batch}", transport, batch, events, runs, coded=True)
         codec = [_codec_alone(batch, events) for _ in range(runs)]
-        taken.append(measure.of("store", f"msgpack/{batch}", "codec alone", "throughput", "events/s", codec))
+        taken.append(measure.of("store", f"msgpack/{batch}", "shmstore codec alone", "throughput", "events/s", codec))
         both = [_codec_at_once(batch, events) for _ in range(runs)]
-        taken.append(measure.of("store", f"msgpack/{batch}", "codec at once", "throughput", "events/s", both))
+        taken.append(measure.of("store", f"msgpack/{batch}", "shmstore codec at once", "throughput", "events/s", both))
         for alone in taken[-2:]:
             measure.say(f"store {alone.case} {alone.subject}: {measure.number(alone.median)} events/s")
     waiting = (transports.Shmstore, transports.ShmstoreSpinning, transports.Pipe, transports.Queue, transports.FasterFifo)

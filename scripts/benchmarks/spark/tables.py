@@ -1,7 +1,7 @@
 """A server's table into Spark: rows a second from the read's start until Spark has them all, written to its sink without effect (noop).
 
-``shmstore 2 partitions`` is `read_table`, whose executors read parts of the table straight from the server; ``1 partition`` is the same
-in one part. ``ring`` is what `replicate(snapshot=True)` does: a snapshot through a store with its log, and a typed query that reads it,
+``shmstore`` is `read_table`, whose executors read two parts of the table straight from the server; ``1 partition`` is the same
+in one part. ``through the ring`` is what `replicate(snapshot=True)` does: a snapshot through a store with its log, and a typed query that reads it,
 the producer in a process of its own, over one connection. ``jdbc`` is Spark's own JDBC reader with the server's connector, rows fetched
 10,000 at a time, in 1 partition and in 2, cut by the key. All on one host, in one session of two threads; narrow and wide are the tables
 of `loads`. ``cpu`` and ``server cpu`` are as in the bench snapshot; what Spark's JVM and its Python workers used counts as ``cpu``.
@@ -94,8 +94,8 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
 
 def _measure(spark: Any, server: Server, kind: str, case: str, runs: int, size: measure.Size) -> list[measure.Measurement]:
     subjects: dict[str, _Read] = {
-        "shmstore 2 partitions": partial(_parts, parts=2),
-        "ring": _ring,
+        "shmstore": partial(_parts, parts=2),
+        "shmstore through the ring": _ring,
     }
     if size.peers:
         subjects["shmstore 1 partition"] = partial(_parts, parts=1)
