@@ -71,6 +71,19 @@ def test_a_reader_may_begin_at_the_first_event_of_a_table(any_server: Server, da
         assert copy.tables["t"] == select(any_server, database, "t"), number
 
 
+def test_rows_of_a_server_at_rest_wait_for_no_heartbeat(any_server: Server, database: str, options: dict[str, Any]) -> None:
+    """A stream that begins by GTID has read nothing that says where the binlog ends: that it has all transactions is enough."""
+    fill(any_server, database, 1200)
+    patient = {**options, "heartbeat": 600.0, "read_timeout": 1200.0}
+    with running(any_server, **patient) as run:
+        wait_for(lambda: finished(run), "the snapshot")
+        execute(any_server, database, "UPDATE t SET n = n + 1 WHERE id < 700")
+        events = events_of(run, any_server)
+    copy = Copy()
+    copy.apply(events)
+    assert copy.tables["t"] == select(any_server, database, "t")
+
+
 @pytest.mark.parametrize("misses", [3, pytest.param(-1, marks=pytest.mark.long)], ids=["runs", "singly"])
 def test_an_initial_snapshot_under_load_ends_equal_to_select(
     any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, misses: int
