@@ -74,7 +74,8 @@ class Reader:
         Out of the log it is also at most what one file of it holds.
         """
         get = self.get
-        if (self._seen <= get and self.available() == 0) or limit_events < 1:
+        # With a limit of bytes something seen may be left: alone it would make a batch of few events, though many wait behind it.
+        if ((self._seen <= get or limit_bytes is not None) and self.available() == 0) or limit_events < 1:
             return get + 1, get
         logged = self._views.flags & LOG
         last = get if logged and self._words[FLOOR] > get else self._last_in_ring(get, limit_events, limit_bytes)

@@ -45,6 +45,16 @@ def test_get_gives_at_least_one_event(make):
     assert contents(reader.get(limit_events=4, limit_bytes=28, timeout=0)) == [b"x" * 25]
 
 
+def test_a_limit_of_bytes_is_filled_with_what_came_since_the_last_get(make):
+    """What an earlier get had seen, and left for its limit, is no batch of its own."""
+    store = make(capacity=16)
+    reader = store.subscribe("a")
+    store.put([b"a" * 4, b"b" * 4, b"c" * 4, b"d" * 4])
+    assert len(reader.get(limit_bytes=12, timeout=0)) == 3
+    store.put([b"e" * 4, b"f" * 4, b"g" * 4])
+    assert contents(reader.get(limit_bytes=12, timeout=0)) == [b"d" * 4, b"e" * 4, b"f" * 4]
+
+
 @pytest.mark.parametrize(
     "limits",
     [{"limit_events": 0}, {"limit_events": -3}, {"min_events": 0}, {"min_events": 9}, {"limit_events": 2, "min_events": 3}],
