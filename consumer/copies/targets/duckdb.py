@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shmstore.consumer.copies import schema_evolution
 from shmstore.consumer.copies.change_reduction import (
@@ -384,13 +385,22 @@ class DuckDBTable:
     def _merge(self, step: Merge) -> None:
         keys = list(step.keys)
         touched = pa.concat_tables([step.upserts.select(keys), step.deletes.select(keys)])
-        self._database.execute(f"DELETE FROM {self._table} t USING touched s WHERE {_same(keys)}", touched=touched)
+        if self._may_have(touched):
+            self._database.execute(f"DELETE FROM {self._table} t USING touched s WHERE {_same(keys)}", touched=touched)
         self._insert(step.upserts)
         if changed := updated_columns(step):
             values = ", ".join(f"{quoted(name)} = s.{quoted(name)}" for name in changed)
             self._database.execute(
                 f"UPDATE {self._table} t SET {values} FROM changed s WHERE {_same(keys)}", changed=step.updates
             )
+
+    def _may_have(self, touched: pa.Table) -> bool:
+        """Whether the table may have rows of these keys: of one column of numbers it is asked for their range, for which it looks at few of its rows."""
+        if touched.num_columns != 1 or not pa.types.is_integer(touched.schema.field(0).type):
+            return True
+        ends = pc.min_max(touched.column(0)).as_py()
+        some = f"SELECT 1 FROM {self._table} WHERE {quoted(touched.column_names[0])} BETWEEN ? AND ? LIMIT 1"
+        return bool(touched.column(0).null_count or self._database.query(some, (ends["min"], ends["max"])))
 
     def _insert(self, rows: pa.Table) -> None:
         if len(rows):
