@@ -30,7 +30,7 @@ class JsonTable:
 
     @property
     def exists(self) -> bool:
-        return bool(self._held)
+        return "columns" in self._held
 
     @property
     def keeps_history(self) -> bool:
@@ -75,13 +75,18 @@ class JsonTable:
             raise CopyRefuses(f"a copy in JSON keeps no history: leave out --history for {self._name}")
         self._keep(columns, rows, marks)
 
-    def remove(self) -> None:
-        shutil.rmtree(self._file.parent, ignore_errors=True)
-        self._held = {}
+    def remove(self, marks: Mapping[str, int]) -> None:
+        if self.exists and marks:
+            self._write({"marks": dict(marks)})  # a copy that was removed says how far it was
+        elif self.exists:
+            shutil.rmtree(self._file.parent, ignore_errors=True)
+            self._held = {}
 
     def _keep(self, columns: list[str], rows: dict[str, Any], marks: Mapping[str, int]) -> None:
+        self._write({"columns": columns, "marks": {**self._held.get("marks", {}), **marks}, "rows": rows})
+
+    def _write(self, held: dict[str, Any]) -> None:
         """Write all of it, and rename: rows and marks, both or neither."""
-        held = {"columns": columns, "marks": {**self._held.get("marks", {}), **marks}, "rows": rows}
         replace(
             self._file,
             lambda path: path.write_text(json.dumps(held, default=str)),

@@ -36,6 +36,7 @@ _MOMENT = pa.timestamp("us", "UTC")
 Columns = Mapping[str, Column]  # of a table, by `folded` names
 OURS: Final = "_shmstore_"  # what names of tables in a database or a catalog begin with that are no copies
 HISTORY: Final = "shmstore.history"  # the mark of a copy that says whether it keeps every version of a row
+REMOVED: Final = "shmstore.removed"  # the mark, in a table of marks, of a copy that was removed: no person moved it away
 _MARKED: Final = frozenset(
     ["snapshot_part", "snapshot_partial"]
 )  # properties of a snapshot's rows that say more than that they are rows

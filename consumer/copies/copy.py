@@ -164,7 +164,7 @@ class Copy:
         elif isinstance(step, Empty):
             self._homeless = False
             if step.dropped and self._remove_dropped and not self._history:
-                self._remove("was dropped")
+                self._remove("was dropped", at)
                 return
             if step.dropped and target.exists:
                 self._say_kept()
@@ -195,7 +195,7 @@ class Copy:
         self._target.commit(step, marks)
         if other is not None and FILLING in marks:
             self._next = None
-            other.remove()  # after a crash before this line it stays, and no process looks at it
+            other.remove({})  # after a crash before this line it stays, and no process looks at it
 
     def _create_aside(self, step: Reread, at: Mapping[str, int]) -> None:
         """A copy without rows that says it is aside; where there can be none, this object and the store's home say it."""
@@ -209,19 +209,19 @@ class Copy:
                 return
             self._homeless = False
 
-    def _remove(self, why: str) -> None:
-        """The table is no more, and its copy goes: a batch that is run again makes it again, and removes it again."""
+    def _remove(self, why: str, at: Mapping[str, int]) -> None:
+        """The table is no more, and its copy goes, but for the mark `at`: no batch before it makes the copy again."""
         other = self._filling()
-        for target in (other, self._target):
-            if target is not None and target.exists:
-                target.remove()
+        self._target.remove(at)
+        if other is not None:
+            other.remove({})
         self._next = None
         _log.info("%s %s, and its copy %s is removed", self._name, why, self._path)
 
     def _leave(self, step: Leave, at: Mapping[str, int]) -> None:
         """The producer reads the table no further: its copy goes where that was asked for, or stays as it is."""
         if self._remove_dropped and not self._history:
-            self._remove("is not read by the producer any more")
+            self._remove("is not read by the producer any more", at)
         elif self._target.exists:
             _log.warning(
                 "the producer's filters leave out %s from %s on: its copy %s stays as it was there; remove_dropped=True removes it",

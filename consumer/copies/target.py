@@ -63,8 +63,9 @@ class TargetTable(Protocol):
         """Do a step, or none, and keep `marks`, both or neither. A `Merge` or `Versions` creates it where it does not exist; any other step does
         nothing then. Raises `CopyDiffers`, `CopyDamaged`, `StepRefused`; then neither is done."""
 
-    def remove(self) -> None:
-        """Remove it, with its marks."""
+    def remove(self, marks: Mapping[str, int]) -> None:
+        """Remove it, with its other marks: `mark` gives `marks` from then on, though it does not exist, so that a process that was overtaken finds
+        that it is behind. Without `marks` nothing of it is left. Raises `TargetFailed` where another process has changed it."""
 
 
 class Target(Protocol):

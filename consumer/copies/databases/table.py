@@ -20,6 +20,7 @@ from shmstore.consumer.copies import schema_evolution
 from shmstore.consumer.copies.change_reduction import (
     CURRENT,
     HISTORY,
+    REMOVED,
     SEQ,
     VALID_FROM,
     VALID_TO,
@@ -119,6 +120,8 @@ class DatabaseTable:
 
     def _keep(self, marks: Mapping[str, int]) -> None:
         text, kept = self._database.dialect.text, self._read_marks()
+        if kept.pop(REMOVED, None) is not None:
+            self._forget_marks(f"query = {text(REMOVED)}")
         for name, number in marks.items():
             if name in kept:
                 where = f"query = {text(name)} AND name = {text(self._place.name)}"
@@ -182,11 +185,20 @@ class DatabaseTable:
         elif isinstance(step, Empty):
             dialect.empty(database, self._place, at_once=True)
 
-    def remove(self) -> None:
-        """Drop the table and its marks."""
+    def remove(self, marks: Mapping[str, int]) -> None:
+        """Drop the table. Where a DDL commits, a process that is killed behind it finds the marks of before, and does this again."""
+        if self._shape is None and not self._read_marks():
+            return
         self._database.execute(f"DROP TABLE IF EXISTS {self._table}")
-        self._database.execute(f"DELETE FROM {self._marks} WHERE name = {self._database.dialect.text(self._place.name)}")
-        self._shape, self._fitted, self._kept = None, None, {}
+        self._forget_marks("TRUE")
+        self._shape, self._fitted = None, None
+        self._read_marks().clear()
+        self._keep({**marks, REMOVED: 1} if marks else {})
+
+    def _forget_marks(self, which: str) -> None:
+        """Forget marks of the copy, those that the condition `which` is true of."""
+        name = self._database.dialect.text(self._place.name)
+        self._database.execute(f"DELETE FROM {self._marks} WHERE name = {name} AND {which}")
 
     @contextmanager
     def _whole_step(self, schema: TableSchema | None = None) -> Iterator[None]:
@@ -284,11 +296,11 @@ class DatabaseTable:
         """Give the copy, which has no rows, the columns of `schema`: as many are dropped and added as differ."""
         number = int.from_bytes(hashlib.sha256(self._table.encode()).digest()[:7], "big")
         other = DatabaseTable(self._database, next_name(self._path, number), self._name)
-        other.remove()  # of a process that was killed here
+        other.remove({})  # of a process that was killed here
         other.create(schema, keys, {})
         assert other._shape is not None
         self._reshape(other._shape)
-        other.remove()
+        other.remove({})
 
     def _reshape(self, wanted: TableShape) -> None:
         """Give the copy, which has no rows, these columns and this key."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
-from shmstore.consumer.copies.change_reduction import OURS
+from shmstore.consumer.copies.change_reduction import OURS, REMOVED
 from shmstore.consumer.copies.database_url import KINDS, file_of, server_url, without_secrets
 from shmstore.consumer.copies.databases.database import Database, Password
 from shmstore.consumer.copies.databases.dialect import SqlDialect, TablePlace
@@ -30,13 +30,15 @@ class DatabaseTarget(NamedCopies):
         return DatabaseTable(self.database, path, name)
 
     def paths(self, template: str) -> Iterable[str]:
-        """The tables that have marks, in every schema."""
+        """The tables that have marks, but those that were removed, in every schema."""
         database, dialect = self.database, self.database.dialect
         own = dialect.own_schema(database)
         found = list[str]()
         for schema in dialect.schemas_with(database, MARKS):
             marks = dialect.table(TablePlace(schema, MARKS))
-            names = [str(row[0]) for row in database.query(f"SELECT DISTINCT name FROM {marks} ORDER BY name")]
+            gone = f"SELECT name FROM {marks} WHERE query = {dialect.text(REMOVED)}"
+            found_names = database.query(f"SELECT DISTINCT name FROM {marks} WHERE name NOT IN ({gone}) ORDER BY name")
+            names = [str(row[0]) for row in found_names]
             copies = [name for name in names if not name.startswith(OURS)]
             found += [f"{schema}.{name}" for name in copies] if schema else []
             found += copies if schema == own else []

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -48,7 +47,7 @@ from shmstore.consumer.copies.change_reduction import (
 )
 from shmstore.consumer.copies.changed_rows import target_fields
 from shmstore.consumer.copies.target import RowFile, TargetFailed
-from shmstore.consumer.copies.targets.folders import AT_ONCE, Folders
+from shmstore.consumer.copies.targets.folders import AT_ONCE, Folders, remove_folder, removed_marks, unremoved
 from shmstore.consumer.copies.targets.keyed_rows import DELETE, UPDATE, UPSERT, dataset_rows, merge_rows, updated_columns
 from shmstore.event import TableSchema
 
@@ -90,10 +89,11 @@ class DeltaLakeTable:
         self._optimize, self._commits = optimize, 0
         with _reading(path, name):
             there = DeltaTable.is_deltatable(path, storage_options=self._storage)
+        self._removed = removed_marks(path)
         self._table = self._opened() if there else None
 
     def _opened(self) -> DeltaTable:
-        with _reading(self._path, self._name):
+        with self._reading():
             return DeltaTable(self._path, storage_options=self._storage)
 
     @property
@@ -109,7 +109,7 @@ class DeltaLakeTable:
     @property
     def columns(self) -> Columns:
         """`TargetTable.columns`."""
-        with _reading(self._path, self._name):
+        with self._reading():
             return {} if self._table is None else schema_evolution.columns_in(self._sample().schema)
 
     @property
@@ -120,27 +120,49 @@ class DeltaLakeTable:
     def rows_of(self, keys: pa.Table | None, columns: pa.Schema) -> pa.Table:
         """`SearchableTable.rows_of`."""
         assert self._table is not None
-        with _reading(self._path, self._name):
+        with self._reading():
             return dataset_rows(self._table.to_pyarrow_dataset(), keys, columns)
 
     def mark(self, name: str) -> int:
         """The number that was committed last under `name`; -1 where there is none."""
-        with _reading(self._path, self._name):
-            version = self._table.transaction_version(name) if self._table is not None else None
+        if self._table is None:
+            return self._removed.get(name, -1)
+        with self._reading():
+            version = self._table.transaction_version(name)
         return -1 if version is None else int(version)
 
     def create(self, schema: TableSchema, keys: Sequence[str], marks: Mapping[str, int]) -> None:
         """Create the table without rows."""
-        with _refusals(self._path, self._name):
-            self._create(pa.schema(target_fields(schema)).empty_table(), _with(marks))
+        with self._writing():
+            self._create(pa.schema(target_fields(schema)).empty_table(), self._marked(marks))
+
+    def _marked(self, marks: Mapping[str, int]) -> CommitProperties:
+        """A commit with these marks; the first one has those that a removed copy left, too."""
+        return _with(marks if self._table is not None else {**self._removed, **marks})
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """As `_reading`, and `TargetFailed` where another process has removed the table: then it is not damaged."""
+        try:
+            with _reading(self._path, self._name):
+                yield
+        except CopyDamaged as error:
+            if removed_marks(self._path) != self._removed:
+                raise TargetFailed(f"another process removed the copy {self._path} of {self._name}") from error
+            raise
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with unremoved(self._path, self._name, self._removed), _refusals(self._path, self._name):
+            yield
 
     def commit(self, step: Step | None, marks: Mapping[str, int]) -> None:
         """Do a step, or none, and keep `marks`, in one commit; a step of a history is two, of which the first may be done twice.
 
         Raises `CopyDiffers`, `CannotFollow`, `TargetFailed`; then nothing was changed.
         """
-        with _refusals(self._path, self._name):
-            self._commit(step, _with(marks), self._now(marks))
+        with self._writing():
+            self._commit(step, self._marked(marks), self._now(marks))
 
     def _now(self, marks: Iterable[str]) -> dict[str, int]:
         """What these marks are. The first of two commits writes them again, so that it, too, is refused where another process has set one."""
@@ -192,26 +214,32 @@ class DeltaLakeTable:
     def take(self, schema: TableSchema, files: Sequence[RowFile], marks: Mapping[str, int]) -> None:
         """Create the table of files in `folder`, with `marks`, in one commit."""
         now = calendar_ms()
-        create_table_with_add_actions(
-            self._path,
-            Schema.from_arrow(pa.schema(target_fields(schema))),
-            [AddAction(file.name, file.size, {}, now, True, file.stats) for file in files],
-            mode="error",
-            commit_properties=_with(marks),
-        )
+        with unremoved(self._path, self._name, self._removed):
+            create_table_with_add_actions(
+                self._path,
+                Schema.from_arrow(pa.schema(target_fields(schema))),
+                [AddAction(file.name, file.size, {}, now, True, file.stats) for file in files],
+                mode="error",
+                commit_properties=self._marked(marks),
+            )
         self._table = self._opened()
 
-    def remove(self) -> None:
+    def remove(self, marks: Mapping[str, int]) -> None:
         """Remove the table's folder; in an object store its files stay, for the process that cleans up there."""
-        if self._storage is None and "://" not in self._path:
-            shutil.rmtree(self._path, ignore_errors=True)
-        self._table = None
+        if self._table is None:
+            return
+        if "://" not in self._path:
+            with unremoved(self._path, self._name, self._removed, alone=True):
+                if self._opened().version() != self._table.version():
+                    raise TargetFailed(f"another process changed the copy {self._path} of {self._name}")
+                remove_folder(self._path, self._name, marks)
+        self._table, self._removed = None, dict(marks)
 
     # ---------------------------------------------------------------- commits
 
     def _update(self) -> None:
         assert self._table is not None
-        with _reading(self._path, self._name):
+        with self._reading():
             self._table.update_incremental()
 
     def _create(self, rows: pa.Table, properties: CommitProperties) -> None:

@@ -26,6 +26,7 @@ from shmstore.consumer.copies.change_reduction import (
     CURRENT,
     HISTORY,
     OURS,
+    REMOVED,
     SEQ,
     VALID_TO,
     Alter,
@@ -238,9 +239,9 @@ class DuckDBTable:
         columns = query(f"DESCRIBE {self._table}") if found else []
         self._types = {row[0]: row[1] for row in columns}
         marks = self._database.quote("main", MARKS)
-        if not columns:  # a copy that a person moved away has left its marks
-            query(f"DELETE FROM {marks} WHERE path = ?", (self._path,))
         self._marks = dict(query(f"SELECT name, number FROM {marks} WHERE path = ?", (self._path,)))
+        if not columns and REMOVED not in self._marks:  # a copy that a person moved away has left its marks
+            self._forget_marks()
         self._seen = self._database.opened
 
     # ---------------------------------------------------------------- what it is
@@ -318,14 +319,22 @@ class DuckDBTable:
             self._database.changed.add(self._path)
         self._keep(marks)
 
-    def remove(self) -> None:
-        """Drop the table and its marks."""
-        self._database.execute(f"DROP TABLE IF EXISTS {self._table}")
+    def remove(self, marks: Mapping[str, int]) -> None:
+        """Drop the table."""
+        if self.exists:
+            self._database.execute(f"DROP TABLE {self._table}")
+            self._types = {}
+            self._forget_marks()
+            self._keep({**marks, REMOVED: 1} if marks else {})
+
+    def _forget_marks(self) -> None:
         self._database.execute(f"DELETE FROM {self._database.quote('main', MARKS)} WHERE path = ?", (self._path,))
-        self._types, self._marks = {}, {}
+        self._marks = {}
 
     def _keep(self, marks: Mapping[str, int]) -> None:
         table = self._database.quote("main", MARKS)
+        if self._marks.pop(REMOVED, None) is not None:
+            self._database.execute(f"DELETE FROM {table} WHERE path = ? AND name = ?", (self._path, REMOVED))
         for name, number in marks.items():
             if name in self._marks:
                 sql, values = f"UPDATE {table} SET number = ? WHERE path = ? AND name = ?", (number, self._path, name)

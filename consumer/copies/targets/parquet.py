@@ -45,6 +45,7 @@ from shmstore.consumer.copies.change_reduction import (
 )
 from shmstore.consumer.copies.changed_rows import target_fields
 from shmstore.consumer.copies.target import RowFile, TargetFailed
+from shmstore.consumer.copies.targets.folders import remove_folder, removed_marks, unremoved
 from shmstore.consumer.copies.targets.keyed_rows import dataset_rows, updated
 from shmstore.errors import StoreError
 from shmstore.event import TableSchema
@@ -82,12 +83,13 @@ class ParquetTable:
         self._name = name
         self._schema: pa.Schema | None
         self._marks: dict[str, int]
+        self._removed = removed_marks(path)
         self._schema, self._marks = self._footer()
 
     def _footer(self) -> tuple[pa.Schema | None, dict[str, int]]:
         """The columns, None where there is no file, and the marks."""
         if not (self._path / FILE).exists():
-            return None, {}
+            return None, dict(self._removed)
         with _reading(self._path / FILE, self._name):
             schema = pq.read_schema(self._path / FILE)
             return schema.remove_metadata(), dict(json.loads((schema.metadata or {}).get(_MARKS, b"{}")))
@@ -95,6 +97,11 @@ class ParquetTable:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """No other process changes the copy meanwhile. Raises `TargetFailed` where one has since its marks were read."""
+        with unremoved(self._path, self._name, self._removed), self._locked():
+            yield
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
         try:
             self._path.mkdir(parents=True, exist_ok=True)
             folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -105,12 +112,15 @@ class ParquetTable:
         try:
             with suppress(OSError):  # a network's file system may lock no folder: then only the marks tell
                 fcntl.flock(folder, fcntl.LOCK_EX)  # the kernel gives it up with the process
-            schema, marks = self._footer()
-            if schema is not None and (self._schema is None or marks != self._marks):
-                raise TargetFailed(f"another process changed the copy {self._path} of {self._name}")
+            self._require_unchanged()
             yield
         finally:
             os.close(folder)
+
+    def _require_unchanged(self) -> None:
+        schema, marks = self._footer()
+        if schema is not None and (self._schema is None or marks != self._marks):
+            raise TargetFailed(f"another process changed the copy {self._path} of {self._name}")
 
     @property
     def exists(self) -> bool:
@@ -193,10 +203,13 @@ class ParquetTable:
             self._replace(TableFlow(pa.schema(target_fields(schema)), rows()), marks)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def remove(self) -> None:
+    def remove(self, marks: Mapping[str, int]) -> None:
         """Remove the folder."""
-        shutil.rmtree(self._path, ignore_errors=True)
-        self._schema, self._marks = None, {}
+        if self._schema is not None:
+            with unremoved(self._path, self._name, self._removed, alone=True):
+                self._require_unchanged()
+                remove_folder(self._path, self._name, marks)
+            self._schema, self._marks, self._removed = None, dict(marks), dict(marks)
 
     def _replace(self, flow: TableFlow, marks: Mapping[str, int]) -> None:
         for left in self._path.glob(f"_{FILE}.*"):

@@ -46,6 +46,7 @@ from shmstore.consumer.copies.change_reduction import (
     keeps_history,
 )
 from shmstore.consumer.copies.changed_rows import target_fields
+from shmstore.consumer.copies.target import TargetFailed
 from shmstore.consumer.copies.targets.folders import AT_ONCE
 from shmstore.consumer.copies.targets.names import NamedCopies
 from shmstore.consumer.spark.decode.arrow_frame import whole
@@ -310,10 +311,18 @@ class IcebergTable:
             self._set(self._found.newAppend(), marks)  # the statement changed nothing, so that Spark committed none
             self._look()
 
-    def remove(self) -> None:
-        """Drop the table with its files."""
-        self._session.sql(f"DROP TABLE IF EXISTS {self._table} PURGE")
-        self._found, self._marks = None, {}
+    def remove(self, marks: Mapping[str, int]) -> None:
+        """Drop the table with its files. A catalog has no place for `marks` of a table that it does not have."""
+        if self._found is not None:
+            with of_one_copy(self._path, self._name):
+                known = self._marks
+                there = self._is_there()
+                if there:
+                    self._look()
+                if not there or self._marks != known:
+                    raise TargetFailed(f"another process changed the copy {self._path} of {self._name}")
+                self._session.sql(f"DROP TABLE IF EXISTS {self._table} PURGE")
+            self._found, self._marks = None, {}
 
     # ---------------------------------------------------------------- commits
 

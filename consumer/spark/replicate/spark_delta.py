@@ -70,7 +70,12 @@ class SparkDeltaTable(DeltaLakeTable):
             self._fit(without_rows(step), self._now(marks))
         source = source_of(step, self._sample().column_names, _no_rows)
         marked = {f"{_TXN}AppId": query, f"{_TXN}Version": str(number)}
-        with of_one_copy(self._path, self._name), viewed(source.frame) as rows, self._sessions.with_settings(marked) as session:
+        with (
+            self._writing(),
+            of_one_copy(self._path, self._name),
+            viewed(source.frame) as rows,
+            self._sessions.with_settings(marked) as session,
+        ):
             session.sql(source.statement(self._called, rows))
         self._table = self._opened()
         if self.mark(query) < number:

@@ -14,6 +14,7 @@ from shmstore import Column, Event, EventType
 from shmstore.consumer.copies.copy import Copy
 from shmstore.consumer.copies.copy_set import CopySet
 from shmstore.consumer.copies.target import TargetFailed
+from shmstore.consumer.copies.targets import folders
 from shmstore.encoding.codec import encode
 from tests.consumer.copies.lakes import DUCKDB, FORMATS, LocalCopies, exists, read, replication, rows
 from tests.consumer.copies.test_copying import Story
@@ -26,7 +27,7 @@ BATCHES = 8
 
 def step(story: Story) -> list[Event]:
     """One transaction or DDL, also one that drops the table: it is created again with the next rows."""
-    if story.choose.random() < 0.9:
+    if story.choose.random() < 0.85:
         return story.step()
     story.model.clear()
     return story.binlog.ddl("DROP TABLE orders", EventType.ERASE)
@@ -45,23 +46,32 @@ def held(copy: LocalCopies) -> list[str]:
     return sorted(map(repr, read(copy, copy.format).to_pylist())) if exists(copy) else []
 
 
-@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("kind", ["rows", "history", "removed when dropped"])
 @pytest.mark.parametrize("format", [format for format in FORMATS if format not in DUCKDB])  # which gives a file to one process
 def test_one_that_was_overtaken_changes_nothing(
-    tmp_path: Path, format: str, history: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, format: str, kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stops before a step of a batch. The other one does that batch and more. Then the first one continues, and either finds that all is done,
     or is refused, and finds that when it tries again."""
     choose = random.Random(seed)
     for number in range(ROUNDS):
         with monkeypatch.context() as patch:
-            overtake(tmp_path / str(number), format, history, choose, patch)
+            overtake(
+                tmp_path / str(number),
+                format,
+                choose,
+                patch,
+                history=kind == "history",
+                remove_dropped=kind == "removed when dropped",
+            )
 
 
-def overtake(folder: Path, format: str, history: bool, choose: random.Random, patch: pytest.MonkeyPatch) -> None:
+def overtake(
+    folder: Path, format: str, choose: random.Random, patch: pytest.MonkeyPatch, *, history: bool, **named: bool
+) -> None:
     story, real = Story(Binlog(), choose), Copy._do
     batches = [[encode(event) for _ in range(choose.randrange(1, 5)) for event in step(story)] for _ in range(BATCHES)]
-    first, second = (replication(folder, format, history=history) for _ in range(2))
+    first, second = (replication(folder, format, history=history, **named) for _ in range(2))
     at, steps = choose.randrange(1, BATCHES - 2), choose.randrange(3)
     for number in range(at):
         for copies in (first, second) if choose.random() < 0.5 else (first,):
@@ -97,7 +107,7 @@ def overtake(folder: Path, format: str, history: bool, choose: random.Random, pa
     for number in range(at, BATCHES):
         for copies in choose.sample([first, second], choose.randrange(1, 3)):
             persist(copies, batches[number], number)
-    alone = replication(folder / "alone", format, history=history)
+    alone = replication(folder / "alone", format, history=history, **named)
     for number, batch in enumerate(batches):
         alone.apply(batch, "q", number)
     assert held(first) == held(alone), wrong
@@ -156,3 +166,106 @@ def test_a_copy_is_created_once(tmp_path: Path, binlog: Binlog, format: str) -> 
     first.apply(batch, "q", 0)
     assert rows(first, format).keys() == {1}
     assert not first.aside
+
+
+def two(folder: Path, format: str) -> tuple[LocalCopies, LocalCopies]:
+    """Two that remove copies of dropped tables."""
+    return replication(folder, format, remove_dropped=True), replication(folder, format, remove_dropped=True)
+
+
+def encoded(*transactions: list[Event]) -> list[bytes]:
+    return [encode(event) for events in transactions for event in events]
+
+
+def bring(copies: LocalCopies, *batches: list[bytes], begin: int = 0) -> None:
+    """Apply batches from number `begin` on, and leave the file to the other one."""
+    for number, batch in enumerate(batches, begin):
+        persist(copies, batch, number)
+        copies.close()
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_removed_copy_is_not_created_again_by_one_that_is_behind(
+    tmp_path: Path, binlog: Binlog, format: str, known: bool
+) -> None:
+    """Whether it had seen the copy or not. What comes later begins it again, also for another query."""
+    first, second = two(tmp_path, format)
+    nothing = encoded(binlog.ddl("TRUNCATE TABLE orders", EventType.TRUNCATE))
+    begin = encoded(binlog.insert(order_row(1))) if known else nothing
+    rows_, drop = encoded(binlog.insert(order_row(2))), encoded(binlog.ddl("DROP TABLE orders", EventType.ERASE))
+    bring(first, begin)
+    bring(second, begin, rows_, drop)
+    assert not exists(second)
+    bring(first, rows_, begin=1)
+    assert not exists(first)
+    assert first.existing() == []
+    bring(first, drop, encoded(binlog.insert(order_row(3))), begin=2)
+    assert rows(first, format).keys() == {3}
+    assert len(first.existing()) == 1
+    bring(second, encoded(binlog.insert(order_row(3))), encoded(binlog.insert(order_row(4))), begin=3)
+    assert rows(first, format).keys() == {3, 4}
+    other = replication(tmp_path, format)
+    bring(second, drop, begin=5)
+    other.apply(rows_, "another", 0)
+    other.close()
+    assert rows(other, format).keys() == {2}
+    assert not {*first.aside, *second.aside, *other.aside}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_copy_that_came_later_is_not_removed_by_one_that_is_behind(tmp_path: Path, binlog: Binlog, format: str) -> None:
+    """Nor written to."""
+    drop, wider = encoded(binlog.ddl("DROP TABLE orders", EventType.ERASE)), encoded(binlog.insert(order_row(2), order_row(5)))
+    begin, later = encoded(binlog.insert(order_row(1))), encoded(binlog.insert(order_row(3)))
+    for name, behind in {"drops": drop, "writes": wider}.items():
+        first, second = two(tmp_path / name, format)
+        bring(first, begin)
+        bring(second, begin, behind, drop, later)
+        bring(first, behind, begin=1)
+        assert rows(first, format).keys() == {3}, name
+        bring(first, drop, later, encoded(binlog.delete(order_row(3))), begin=2)
+        assert rows(second, format) == {}, name
+        assert not first.aside, name
+
+
+@pytest.mark.parametrize(
+    "format", [format for format in FORMATS if format not in DUCKDB]
+)  # where a removal is part of a transaction
+def test_a_removal_that_was_cut_short_is_done_again(
+    tmp_path: Path, binlog: Binlog, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind each of its lines: the copy is whole, or gone."""
+    batches = [encoded(binlog.insert(order_row(1))), encoded(binlog.ddl("DROP TABLE orders", EventType.ERASE))]
+    for line in range(1, 9):
+        folder, calls = tmp_path / str(line), list[str]()
+        first, _ = two(folder, format)
+        bring(first, batches[0])
+
+        def dies(real: Any, calls: list[str] = calls, line: int = line) -> Any:
+            def call(*given: Any, **named: Any) -> Any:
+                calls.append(real.__name__)
+                if len(calls) >= line:
+                    raise KeyboardInterrupt
+                return real(*given, **named)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            for module, name in ((folders, "replace"), (folders.os, "rename"), (folders.shutil, "rmtree")):
+                patch.setattr(module, name, dies(getattr(module, name)))
+            try:
+                first.apply(batches[1], "q", 1)
+            except KeyboardInterrupt:
+                assert len(calls) == line
+            else:
+                assert len(calls) < line
+                break
+        first, second = two(folder, format)
+        assert not exists(first) or rows(first, format).keys() == {1}
+        bring(first, batches[1], begin=1)
+        bring(second, *batches)
+        assert not exists(first)
+        bring(first, *batches, begin=2)  # what the first removal left goes with the next one
+        assert [path.name for path in (folder / "lake/shop").iterdir() if path.suffix != ".tmp"] == [".orders.removed"]
+    assert line > 4

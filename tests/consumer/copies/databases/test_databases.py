@@ -427,6 +427,38 @@ def test_a_dropped_database_empties_its_copies(target: Copies, binlog: Binlog) -
     assert target.select("orders") == []
 
 
+def test_a_process_that_is_behind_neither_creates_a_removed_copy_nor_removes_a_newer_one(target: Copies, binlog: Binlog) -> None:
+    """It finds by the mark that the removed copy left that it is behind. What comes later begins the copy again."""
+    first, second = (replication(target, remove_dropped=True) for _ in range(2))
+    rows, drop = binlog.insert(order_row(2)), binlog.ddl("drop table orders", EventType.ERASE)
+    apply(first, 0, binlog.insert(order_row(1)))
+    apply(second, 1, rows)
+    apply(second, 2, drop)
+    assert "orders" not in target.tables()
+    apply(first, 1, rows)
+    assert "orders" not in target.tables()
+    assert first.existing() == []
+    apply(second, 3, binlog.insert(order_row(3)))
+    apply(first, 2, drop)
+    apply(first, 3, binlog.insert(order_row(3)))
+    assert target.select("orders", "id") == [("3",)]
+    assert len(first.existing()) == 1
+    apply(second, 4, drop)
+    apply(first, 0, rows, query="another")
+    assert target.select("orders", "id") == [("2",)]
+
+
+def test_a_removal_that_was_killed_is_done_again(target: Copies, binlog: Binlog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind each statement: also where the database commits one."""
+    drop = binlog.ddl("drop table orders", EventType.ERASE)
+    apply(replication(target), 0, binlog.insert(order_row(1)))
+    for _ in kills(monkeypatch, lambda: apply(replication(target, remove_dropped=True), 1, drop)):
+        assert "orders" not in target.tables() or target.select("orders", "id") == [("1",)]
+    for number in (0, 1):
+        apply(replication(target, remove_dropped=True), number, binlog.insert(order_row(1)))
+        assert "orders" not in target.tables()
+
+
 def test_errors_are_one_line_without_the_password(target: Copies, binlog: Binlog) -> None:
     """A wrong password, host, kind or right is reported in one line; the password is never in it."""
     wrong = "n0t-the-password"
