@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from tests.servers import maven
 from tests.servers.packages import ServerUnavailable
@@ -111,11 +112,12 @@ class Broker:
         assert self.process is not None
         os.kill(self.process.pid, signal.SIGCONT)
 
-    def run(self, *command: str, timeout: float = 120, **more: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *command: str, timeout: float = 120, stdin: IO[str] | None = None, **more: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run one of Kafka's own programs by the name of its class."""
-        return subprocess.run(
-            [*self._java, *command], capture_output=True, text=True, check=False, timeout=timeout, env=os.environ | more
-        )
+        words, environment = [*self._java, *command], os.environ | more
+        return subprocess.run(words, stdin=stdin, capture_output=True, text=True, check=False, timeout=timeout, env=environment)
 
 
 @contextmanager

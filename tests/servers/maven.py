@@ -12,7 +12,11 @@ from tests.servers.packages import ServerUnavailable, cache_folder, locked
 
 _POM = (
     '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
-    "<groupId>shmstore</groupId><artifactId>jars</artifactId><version>1</version><dependencies>{}</dependencies></project>"
+    "<groupId>shmstore</groupId><artifactId>jars</artifactId><version>1</version>"
+    # which poms of Debezium's name, and nothing here is from
+    "<repositories><repository><id>confluent</id><url>file:///none</url><releases><enabled>false</enabled></releases>"
+    "<snapshots><enabled>false</enabled></snapshots></repository></repositories>"
+    "<dependencies>{}</dependencies></project>"
 )
 _DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>{}</dependency>"
 _CLASSIFIER = "<classifier>{}</classifier>"

@@ -2,7 +2,8 @@
 
 Nine of ten rows are new, one is an update of a random key of the million. ``shmstore`` reduces the events and commits, in batches of so many rows;
 ``by hand`` has the same rows as COPY's text, reduced, and runs COPY into a temporary table and one MERGE. Both begin with a copy that holds the
-million, made for each run. Server and client are on this machine; the server has fsync off.
+million, made for each run. Server and client are on this machine; the server has fsync off. ``debezium`` is its JDBC sink, from a Kafka topic that has
+the first batch.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import psycopg
 
 from scripts.benchmarks import measure, orders
 from scripts.benchmarks.orders import BATCH, EVENT, KEYS
+from scripts.benchmarks.peers.jdbc_sink import JdbcSink, jdbc_sink
 from shmstore.consumer.copies.copied_tables import CopiedTables
 from shmstore.consumer.copies.copy_set import CopySet
 from shmstore.consumer.copies.databases.target import database_target
@@ -40,7 +43,16 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     events = [[orders.event(*each) for each in events] for events in changed]
     text = [_lines(events) for events in changed]
     found: dict[str, list[float]] = {"shmstore": [], "by hand": []}
-    with start_postgres() as server, tempfile.TemporaryDirectory() as state:
+    with start_postgres() as server, tempfile.TemporaryDirectory() as state, ExitStack() as peers:
+        sink: JdbcSink | None = None
+        if size.peers:
+            try:
+                sink = peers.enter_context(
+                    jdbc_sink(orders.row(key) for _, some in orders.changes(keys, 1, batch)[0] for key in some)
+                )
+                found["debezium"] = []
+            except ImportError as error:
+                measure.say(f"database_copies: debezium is not measured: {error}")
         for _ in range(runs):
             for subject in found:
                 _run(server, "DROP SCHEMA IF EXISTS shop CASCADE")
@@ -49,12 +61,18 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
                 for number, first in enumerate(range(0, len(there), BATCH // EVENT)):
                     copies.apply(there[first : first + BATCH // EVENT], "bench", number)
                 _run(server, "VACUUM ANALYZE shop.orders", "CHECKPOINT")
-                rate = (
-                    _ours(copies, events, batches * batch) if subject == "shmstore" else _by_hand(server, text, batches * batch)
-                )
+                if subject == "shmstore":
+                    rate = _ours(copies, events, batches * batch)
+                elif subject == "by hand":
+                    rate = _by_hand(server, text, batches * batch)
+                else:
+                    assert sink is not None
+                    target.close()
+                    rate = sink.rate(server, keys, 9 * batch // 10)
                 found[subject].append(rate)
                 target.close()
-            measure.say(f"database_copies postgresql: {found['shmstore'][-1]:,.0f} rows/s, by hand {found['by hand'][-1]:,.0f}")
+            last = ", ".join(f"{subject} {rates[-1]:,.0f}" for subject, rates in found.items())
+            measure.say(f"database_copies postgresql: {last} rows/s")
     return [measure.of("database_copies", "postgresql", subject, "rate", "rows/s", values) for subject, values in found.items()]
 
 
