@@ -63,7 +63,7 @@ consumer.override.max.partition.fetch.bytes=20971520
 
 
 class JdbcSink:
-    """A topic with the rows, and the connector, started anew for each `rate`."""
+    """A topic with the rows, and the connector, started again for each `rate`."""
 
     def __init__(self, broker: kafka.Broker, folder: Path) -> None:
         self._broker, self._folder, self._runs = broker, folder, 0
