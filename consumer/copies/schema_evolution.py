@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from shmstore.consumer.copies.change_reduction import CopyDiffers, Merge, Versions
+from shmstore.consumer.copies.change_reduction import CannotFollow, CopyDiffers, Merge, Versions
 from shmstore.consumer.copies.changed_rows import target_field
 from shmstore.consumer.copies.ddl import Change
 from shmstore.event import Column
@@ -32,6 +32,13 @@ def alter(table: pa.Table, changes: Sequence[Change], name: str) -> pa.Table:
                 table = _cast(table, index, target_field(change.column._replace(name=change.to)), name)
             table = table.rename_columns([change.to if i == index else old for i, old in enumerate(table.column_names)])
     return table
+
+
+def require_kind(copy: str, name: str, *, keeps: bool, wanted: bool) -> None:
+    """Raise `CannotFollow` where the copy `copy` of table `name`, which `keeps` a history or not, is not as `wanted`."""
+    if keeps != wanted:
+        kept, more = ("the", ", or history=True") if keeps else ("no", "")
+        raise CannotFollow(f"the copy {copy} of {name} keeps {kept} history of its rows: choose another target{more}")
 
 
 Rows = TypeVar("Rows", bound=Merge | Versions)

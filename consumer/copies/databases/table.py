@@ -237,11 +237,8 @@ class DatabaseTable:
         """Create the table where it is missing, and check that it is a copy of `schema`. Raises `CannotFollow`, `CopyDiffers`."""
         if self._shape is None:
             self._create(schema, keys, history)
-        elif history != self.keeps_history:
-            fix = "choose another target, or history=True" if not history else "choose another target"
-            raise CannotFollow(
-                f"the copy {self._table} of {self._name} keeps {'no' if history else 'the'} history of its rows: {fix}"
-            )
+        else:
+            schema_evolution.require_kind(self._table, self._name, keeps=self.keeps_history, wanted=history)
         assert self._shape is not None
         if self._fitted is None or self._fitted[2:] != schema[2:]:
             if not history and not self._database.query(f"SELECT 1 FROM {self._table} LIMIT 1"):

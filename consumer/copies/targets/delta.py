@@ -33,7 +33,6 @@ from shmstore.consumer.copies.change_reduction import (
     SEQ,
     VALID_TO,
     Alter,
-    CannotFollow,
     Columns,
     CopyDamaged,
     CopyDiffers,
@@ -260,11 +259,8 @@ class DeltaLakeTable:
         there = self._sample()
         own, step = step, schema_evolution.spelled(step, there.column_names)
         fields = (step.upserts if isinstance(step, Merge) else step.versions).schema
-        if isinstance(step, Merge) == self.keeps_history:
-            raise CannotFollow(
-                f"the copy of {self._name} in {self._path} keeps {'the' if self.keeps_history else 'no'} history of its rows: "
-                f"choose another target{', or history=True' * self.keeps_history}"
-            )
+        history = isinstance(step, Versions)
+        schema_evolution.require_kind(self._path, self._name, keeps=self.keeps_history, wanted=history)
         if schema_evolution.same_columns(there.schema, list(fields)):
             return step
         assert self._table is not None

@@ -31,7 +31,6 @@ from shmstore.consumer.copies.change_reduction import (
     VALID_TO,
     Alter,
     CannotCopy,
-    CannotFollow,
     Columns,
     CopyDiffers,
     CopyRefuses,
@@ -374,11 +373,8 @@ class DuckDBTable:
         if not self._types:
             self._make(list(rows.schema))
             return step
-        if isinstance(step, Merge) == self.keeps_history:
-            raise CannotFollow(
-                f"the copy {self._path} of {self._name} keeps {'the' if self.keeps_history else 'no'} history of its rows: "
-                f"choose another target{', or history=True' * self.keeps_history}"
-            )
+        history = isinstance(step, Versions)
+        schema_evolution.require_kind(self._path, self._name, keeps=self.keeps_history, wanted=history)
         own, step = step, schema_evolution.spelled(step, list(self._types))
         fields = list((step.upserts if isinstance(step, Merge) else step.versions).schema)
         wanted = {field.name: type_of(field) for field in fields}

@@ -33,7 +33,6 @@ from shmstore.consumer.copies.change_reduction import (
     SEQ,
     VALID_TO,
     Alter,
-    CannotFollow,
     Columns,
     CopyDamaged,
     CopyDiffers,
@@ -227,11 +226,8 @@ class ParquetTable:
         if isinstance(step, Merge | Versions):
             own, step = step, schema_evolution.spelled(step, flow.schema.names)
             fields = list((step.upserts if isinstance(step, Merge) else step.versions).schema)
-            if isinstance(step, Merge) == self.keeps_history:
-                raise CannotFollow(
-                    f"the copy of {self._name} in {self._path} keeps {'the' if self.keeps_history else 'no'} history of its rows: "
-                    f"choose another target{', or history=True' * self.keeps_history}"
-                )
+            history = isinstance(step, Versions)
+            schema_evolution.require_kind(str(self._path), self._name, keeps=self.keeps_history, wanted=history)
             if not schema_evolution.same_columns(flow.schema, fields):
                 if rows:
                     raise CopyDiffers(schema_evolution.difference(flow.schema, fields, self._name))

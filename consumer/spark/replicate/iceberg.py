@@ -386,11 +386,8 @@ class IcebergTable:
         """Check that the columns are those of the rows; a copy without rows takes theirs. Raises `CopyDiffers`, `CannotFollow`."""
         own = without_rows(step)
         rows = new_rows(schema_evolution.spelled(own, self._names()))
-        if isinstance(own, Merge) == self.keeps_history:
-            raise CannotFollow(
-                f"the copy of {self._name} in {self._path} keeps {'the' if self.keeps_history else 'no'} history of its rows: "
-                f"choose another target{', or history=True' * self.keeps_history}"
-            )
+        history = isinstance(own, Versions)
+        schema_evolution.require_kind(self._path, self._name, keeps=self.keeps_history, wanted=history)
         there = self._session.table(self._table)
         wanted = from_arrow_schema(_fields(rows.schema), prefer_timestamp_ntz=True)
         have, want = ({field.name: field.dataType for field in schema} for schema in (there.schema, wanted))
