@@ -26,7 +26,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
-from shmstore import Batch, EventStore, EventType, StoreClosed, StoreView, Subscription
+import numpy as np
+
+from shmstore import Batch, EventStore, EventType, SlotFlag, StoreClosed, StoreView, Subscription
 from shmstore.consumer.consumer import Consumer
 from shmstore.consumer.copies.change_reduction import CannotFollow, Encoded
 from shmstore.consumer.copies.copied_tables import CopiedTables
@@ -39,7 +41,10 @@ FIRST_PAUSE: Final = 0.2  # seconds before a batch that the target did not take 
 LONGEST_PAUSE: Final = 30.0
 IDLE_SECONDS: Final = 0.5  # without an event, after which the target is closed: others may open a file then
 MANY_ROWS: Final = 10_000  # of a snapshot, in a batch, after which the next one is filled
-FILL_ROWS: Final = 250_000  # two groups of rows in DuckDB, which writes the rows of smaller batches twice
+GROUP: Final = (
+    122_880  # rows of a group in DuckDB, which writes those of a smaller batch twice, and groups again that fit into one less
+)
+FILL_ROWS: Final = 19 * GROUP // 10
 FILL_SECONDS: Final = 1.0  # most time between the beginnings of two batches because the second one is filled
 _FILL_STEP: Final = 0.05  # seconds in which an event comes, or is not waited for
 
@@ -172,7 +177,7 @@ class Copying:
             again = True
             events = Encoded.of(chain.from_iterable(part.payloads() for part in store.read(begun.first, begun.last)))
         else:
-            last = batch.last if batch.ack_point is None else batch.ack_point
+            last = batch.last if batch.ack_point is None else _end_of_rows(batch, batch.ack_point)
             if batch.ack_point is not None and batch.position_of(batch.ack_point).of_group:
                 raise CannotFollow(_SEVERAL.format(store.name))
             begun = self._last._replace(number=begun.number + 1, epoch=store.epoch, first=batch.first, last=last)
@@ -204,3 +209,15 @@ class Copying:
         """The store was taken away: the next get attaches to it again, where it is, and this batch comes again."""
         with suppress(StoreClosed):
             self._consumer.rollback()
+
+
+def _end_of_rows(batch: Batch, last: int) -> int:
+    """The end of a transaction up to `last`: of a snapshot's rows an earlier one, where the groups of rows up to there stay as they are written, because
+    the last of them is more than half full, or one of four."""
+    slots = batch.slots[: last - batch.first + 1]
+    if (slots["type"][slots["rows"] > 0] != EventType.READ).any():
+        return last
+    ends = np.flatnonzero(slots["flags"] & int(SlotFlag.ACK_POINT))
+    rows = np.cumsum(slots["rows"], dtype=np.int64)[ends]
+    stay = ends[(rows > GROUP) & ((rows % GROUP > GROUP // 2) | (rows > 3 * GROUP))]
+    return batch.first + int(stay[-1]) if len(stay) else last

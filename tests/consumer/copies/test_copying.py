@@ -389,6 +389,23 @@ def test_counters(tmp_path: Path, binlog: Binlog, logged: EventStore) -> None:
     assert f'shmstore_replicate_sequence{{store="{logged.name}",subscription="replicate"}} {logged.newest}' in text
 
 
+@pytest.mark.parametrize(("rows", "copied"), [(80, 80), (130, 130), (160, 160), (240, 190), (280, 280), (320, 320)])
+def test_a_batch_of_rows_ends_where_duckdb_does_not_write_them_again(
+    tmp_path: Path, binlog: Binlog, store_name: str, monkeypatch: pytest.MonkeyPatch, rows: int, copied: int
+) -> None:
+    """That is where its last group of rows is more than half full, or one of four. What is left comes with the next batch."""
+    monkeypatch.setattr(copying_module, "GROUP", 100)
+    loads = [event for key in range(0, rows, 10) for event in binlog.read("", *map(order_row, range(key, key + 10)))]
+    with EventStore.create(store_name) as made, Consumer(store_name, "replicate", auto_ack=False, timeout=0) as reader:
+        copying = Copying(reader, replication(tmp_path, "duckdb", store=store_name, subscription="replicate"), "here")
+        made.put(loads)
+        copying._take(next(iter(reader)))
+        assert copying.counters.rows == copied
+        made.put(binlog.insert(order_row(rows)))
+        copying.run(lambda: made.newest)
+        assert copying.counters.rows == rows + 1
+
+
 def test_rows_of_a_snapshot_are_committed_many_at_a_time(
     tmp_path: Path, binlog: Binlog, store_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
