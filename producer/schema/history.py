@@ -23,6 +23,7 @@ from shmstore.home.home import Home, May
 from shmstore.home.lines import LinesFile
 from shmstore.producer.binlog.table_map_metadata import BEGIN_BEHIND
 from shmstore.producer.schema.current import CurrentTables
+from shmstore.producer.schema.periods import periods
 from shmstore.producer.schema.seen import seen
 from shmstore.sql.catalog import Catalog, Change, TableName, Unreadable
 from shmstore.sql.columns import UNKNOWN as UNKNOWN_NULL
@@ -61,6 +62,9 @@ _HASHES = (  # a hash in an index of another engine than MEMORY is a column, too
     "JOIN information_schema.tables t ON t.table_schema = k.table_schema AND t.table_name = k.table_name "
     "WHERE k.index_type = 'HASH' AND k.non_unique = 0 AND t.engine <> 'MEMORY' GROUP BY k.table_schema, k.table_name"
 )
+
+
+_NO_PERIOD = Table(())
 
 
 class _Record(NamedTuple):
@@ -246,9 +250,14 @@ class SchemaHistory:
         columns: dict[tuple[str, str], list[Column]] = {}
         unreadable: dict[tuple[str, str], Unreadable] = {}
         row_ids: dict[tuple[str, str], str] = {}
-        ends: dict[tuple[str, str], str] = {}  # the column that ends the period of a system-versioned row, where it has a name
+        begins: dict[
+            tuple[str, str], str
+        ] = {}  # the column that begins the period of a system-versioned row, where it has a name
+        ends: dict[tuple[str, str], str] = {}
         for schema, table, name, type_, charset, nullable, generated in query(_MARIADB_COLUMNS if mariadb else _MYSQL_COLUMNS):
-            if generated == "ROW END":
+            if generated == "ROW START":
+                begins[(schema, table)] = name
+            elif generated == "ROW END":
                 ends[(schema, table)] = name
             elif not mariadb and name.lower() == ROW_ID and "auto_increment" in generated:
                 row_ids[(schema, table)] = "invisible" if "INVISIBLE" in generated else "visible"
@@ -261,6 +270,7 @@ class SchemaHistory:
         keys: dict[tuple[str, str], list[str]] = {}
         for schema, table, name in query(_KEYS):
             keys.setdefault((schema, table), []).append(name)
+        own_periods = periods(query, str(version), database) if mariadb else {}
         hashes = {(schema, table): int(count) for schema, table, count in query(_HASHES)} if mariadb else {}
         for schema, table, collation, kind, engine in query(_TABLES):
             if kind == "VIEW" and database in (None, schema):
@@ -272,11 +282,15 @@ class SchemaHistory:
                 charset = charset_of_collation(collation or "") or server[0]
                 key = tuple(keys.get((schema, table), []))
                 row_id = row_ids.get((schema, table), "") if engine == "InnoDB" else ""
-                draft = Draft(Table(tuple(own), key, charset, row_id=row_id))
+                begin, end = begins.get((schema, table), ""), ends.get((schema, table), "")
+                defined = own_periods.get((schema, table), _NO_PERIOD)
+                if isinstance(defined, Unreadable):
+                    change[(schema, table)] = defined
+                    continue
+                found = Table(tuple(own), key, charset, period_begin=begin, period_end=end, row_id=row_id)
+                draft = Draft(found._replace(period=defined.period, overlapless=defined.overlapless))
                 if kind == "SYSTEM VERSIONED":
                     draft.version()
-                    if (schema, table) in ends:
-                        draft.end_period(ends[(schema, table)])
                 change[(schema, table)] = draft.table._replace(hidden=hashes.get((schema, table), 0))
         self._add(_Record(position, "snapshot", change, "", database, server))
 
@@ -434,7 +448,19 @@ def _unpacked_value(now: Any, nulls: bool, snapshot: bool) -> Table | Unreadable
     columns = tuple([Column._make([*column[:7], tuple(column[7]), *(column[8:] or [""])]) for column in now["columns"]])
     if not (nulls or (snapshot and not now["versioned"])):
         columns = tuple([column._replace(nullable=UNKNOWN_NULL) for column in columns])
-    period_end, period, row_id = now.get("period_end", ""), tuple(now.get("period", ())), now.get("row_id", "")
+    key, period, end = list(now["key"]), tuple(now.get("period", ())), now.get("period_end", "")
+    overlapless = bool(period) and len(key) > 2 and [name for name in key if name != "row_end"][-2:] == [*period[:0:-1]]
+    if "overlapless" not in now and overlapless and now["versioned"]:  # an earlier version put the implicit row_end last
+        key.insert(-2, key.pop())
     return Table(
-        columns, tuple(now["key"]), now["charset"], bool(now["versioned"]), period_end, period, row_id, now.get("hidden")
+        columns,
+        tuple(key),
+        now["charset"],
+        bool(now["versioned"]),
+        period_begin=now.get("period_begin", ""),
+        period_end=end,
+        period=period,
+        row_id=now.get("row_id", ""),
+        hidden=now.get("hidden"),
+        overlapless=now.get("overlapless", overlapless),
     )

@@ -8,7 +8,7 @@ from shmstore.sql.table_change import Table
 __all__ = ["seen"]
 
 _LOOK_ALIKE = {("uuid", "binary"), ("inet6", "binary"), ("inet4", "binary"), ("vector", "varbinary")}  # defined, in the log
-_ROW_PERIOD = ["row_start", "row_end"]
+_ROW_PERIOD = {"row_start", "row_end"}
 
 
 def seen(known: Table, schema: TableSchema, hidden: int) -> Table:
@@ -22,7 +22,7 @@ def seen(known: Table, schema: TableSchema, hidden: int) -> Table:
     same = len(columns) == len(names) and all(map(_alike, columns, schema.columns))
     if same and known.key == key and known.hidden in (hidden, None):
         return known
-    versioned = names[-2:] == _ROW_PERIOD and not known.period_end
+    versioned = not known.period_end and {*(names if known.versioned else names[-2:])} >= _ROW_PERIOD
     return known._replace(columns=columns if same else schema.columns, key=key, versioned=versioned, hidden=hidden)
 
 

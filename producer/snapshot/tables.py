@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from shmstore import Column, TableSchema
 from shmstore.producer.connection.session import ServerSession, steady
+from shmstore.producer.schema.periods import defined
 from shmstore.sql.columns import column_of_type, with_definition
 from shmstore.sql.table_change import Draft
 from shmstore.sql.table_change import Table as Drafted
@@ -105,6 +106,14 @@ class VisibleTables:
         return found
 
 
+def _with_period(shown: Drafted, session: ServerSession, database: str, table: str) -> Drafted:
+    """The table with the period of its application, where its key is one without overlaps: the implicit end of the row's comes before that."""
+    found = defined(session.query, database, table)
+    if not isinstance(found, Drafted) or not found.overlapless or found.shown_key != shown.key:
+        return shown
+    return shown._replace(period=found.period, overlapless=True)
+
+
 def read_table(session: ServerSession, database: str, table: str, *, history: str = "auto") -> SourceTable | None:
     """Return the table as it is now; None where there is none. `history`: the option schema_history, which tells types apart."""
     name = (database, table)
@@ -120,7 +129,7 @@ def read_table(session: ServerSession, database: str, table: str, *, history: st
     if kind not in ("BASE TABLE", "SYSTEM VERSIONED"):
         return None
     rows, row_bytes = size[0] if size else (0, 0)
-    columns, collations, raw, end = [], [], set(), ""
+    columns, collations, raw, begin, end = [], [], set(), "", ""
     for column, type_, charset, collation, nullable, octets, precision, expression in asked:
         made = column_of_type(str(column), str(type_), str(charset or ""))
         made = made._replace(charset=_standard(charset or ""), nullable=nullable == "YES", definition="")
@@ -130,14 +139,17 @@ def read_table(session: ServerSession, database: str, table: str, *, history: st
         if columns[-1].type == "binary" and made.type in _AS_BINARY:
             raw.add(len(columns) - 1)
         collations.append(str(collation or ""))
-        if expression == "ROW END":
+        if expression == "ROW START":
+            begin = str(column)
+        elif expression == "ROW END":
             end = str(column)
     keys = _keys(indexes)
-    draft = Draft(Drafted(tuple(columns), tuple(keys.get("PRIMARY", ())), ""))
+    drafted = Drafted(tuple(columns), tuple(keys.get("PRIMARY", ())), "", period_begin=begin, period_end=end)
     versioned = kind == "SYSTEM VERSIONED"
+    if versioned and drafted.key and not end:
+        drafted = _with_period(drafted, session, database, table)
+    draft = Draft(drafted)
     if versioned:
-        if end:
-            draft.end_period(end)
         draft.version()
         keys = {"PRIMARY": list(draft.table.key)} if "PRIMARY" in keys else {}
     own = len(columns)

@@ -9,7 +9,9 @@ from shmstore.sql.session import Dialect
 from shmstore.sql.table_change import Draft, Table
 from shmstore.sql.tokens import Token, Tokens
 
-__all__ = ["Alteration"]
+__all__ = ["MAY_BE_MOVED", "Alteration"]
+
+MAY_BE_MOVED = "the columns of its rows' period are between others, and the statement may have moved them"
 
 TableName = tuple[str, str]
 
@@ -27,6 +29,8 @@ _OF_PARTITIONS = (
     "DISCARD",
     "IMPORT",
 )
+# Parts for which no server makes the table again, by their first word.
+_IN_PLACE = frozenset(("ENABLE", "DISABLE", "ALGORITHM", "LOCK"))
 # Parts that are about neither columns nor keys, by their first word.
 _OTHERS = frozenset(("FORCE", "ENABLE", "DISABLE", "ALGORITHM", "LOCK", "SECONDARY_LOAD", "SECONDARY_UNLOAD", "VALIDATION"))
 
@@ -83,8 +87,26 @@ class Alteration:
             return spec.peek(1) == "PARTITION"
         return spec.peek() in _OF_PARTITIONS and spec.peek(1) in ("PARTITION", "TABLESPACE")
 
+    @property
+    def renews(self) -> bool | None:
+        """Whether the server makes the table again; None: that depends on what only the server knows."""
+        if all(part[0].upper in _IN_PLACE or self._of_rows(Tokens(part)) for part in self._parts):
+            return False
+        sure = [
+            part for part in self._parts if not self._of_partitions(Tokens(part)) and all(one.upper != "EXISTS" for one in part)
+        ]
+        return True if any(part[0].upper not in _IN_PLACE for part in sure) else None
+
+    @staticmethod
+    def _of_rows(spec: Tokens) -> bool:
+        return spec.peek() in ("ANALYZE", "CHECK", "REPAIR", "TRUNCATE", "EXCHANGE") and spec.peek(1) == "PARTITION"
+
     def apply(self, table: Table, default: str) -> Table:
         """Return the table as it is afterwards; `default` is the character set that DEFAULT means, or empty where that is not known."""
+        if table.scattered and self.renews is not True:
+            if self.renews is None:
+                raise ValueError(MAY_BE_MOVED)
+            return table
         draft = self._draft(table, default)
         for part in self._parts:
             spec = Tokens(part)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shmstore.sql.alteration import Alteration
+from shmstore.sql.alteration import MAY_BE_MOVED, Alteration
 from shmstore.sql.definitions import add_definition
 from shmstore.sql.names import folded
 from shmstore.sql.options import Options, read_options
@@ -180,7 +180,18 @@ class _Statement:
             raise ValueError(f"RENAME {tokens.peek()}")
         if verb == "ALTER":
             return self._alter()
+        if tokens.accept_one("OPTIMIZE", "REPAIR"):
+            return self._tidied()
         return {}
+
+    def _tidied(self) -> Change:
+        """Some of these servers and engines make the table again."""
+        self.tokens.accept_one("NO_WRITE_TO_BINLOG", "LOCAL")
+        if not self.tokens.accept_one("TABLE", "TABLES"):
+            return {}
+        names = [Tokens(part).table_name(self.database) for part in self.tokens.parts()]
+        tables = [(name, self.catalog.find(*name)) for name in names]
+        return {name: Unreadable(MAY_BE_MOVED) for name, table in tables if isinstance(table, Table) and table.scattered}
 
     # ------------------------------------------------------------ databases
 
@@ -248,6 +259,9 @@ class _Statement:
         if tokens.accept("TEMPORARY", "TABLE"):
             return self._temporary(created=True)
         self._require_other()
+        tokens.accept_one("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR")
+        if tokens.accept("INDEX"):
+            return self._create_index()
         return self._create_view() if self._names_view() else {}
 
     def _names_view(self) -> bool:
@@ -266,6 +280,22 @@ class _Statement:
             if word == "VIEW":
                 return True
         return False
+
+    def _create_index(self) -> Change:
+        maybe = False
+        while self.tokens.left and not self.tokens.accept("ON"):
+            maybe = self.tokens.take().upper == "EXISTS" or maybe
+        return self._renewed(self.tokens.table_name(self.database), maybe=maybe)
+
+    def _renewed(self, name: TableName, *, maybe: bool) -> Change:
+        """A table that gets or loses an index is made again; `maybe`: or it does not."""
+        self.subject = name
+        table = self.catalog.find(*name)
+        if not isinstance(table, Table) or not table.scattered or self._of_temporary():
+            return {}
+        if maybe:
+            raise ValueError(MAY_BE_MOVED)
+        return {name: Draft(table).table}
 
     def _create_view(self) -> Change:
         exists = self.tokens.if_exists()
@@ -319,7 +349,12 @@ class _Statement:
         if tokens.accept("LIKE") or tokens.accept("(", "LIKE"):
             if self.dialect.mariadb and self.session.temporary and not replaces:  # which sets the flag, too
                 raise ValueError("it is LIKE a temporary table")
-            model = self.catalog.find(*tokens.table_name(self.database))
+            model_name = tokens.table_name(self.database)
+            if self.dialect.mariadb and self.catalog.key(*model_name) in self.catalog.temporary:
+                raise ValueError("it may be LIKE a temporary table")
+            model = self.catalog.find(*model_name)
+            if isinstance(model, Table) and model.scattered:
+                model = Draft(model).table
             return {name: model if model is not None else Unreadable("it was created LIKE a table that is not known")}
         if has_query(tokens.rest()):
             raise ValueError("CREATE TABLE ... SELECT")
@@ -392,13 +427,15 @@ class _Statement:
 
     def _drop_index(self) -> Change:
         tokens = self.tokens
-        tokens.if_exists()
+        maybe = tokens.if_exists()
         index = tokens.name()
         if not tokens.accept("ON"):
             raise ValueError("DROP INDEX without ON")
         self.subject = name = tokens.table_name(self.database)
         table = self.catalog.find(*name)
-        if index.upper() != "PRIMARY" or not isinstance(table, Table) or self._of_temporary():
+        if index.upper() != "PRIMARY":
+            return self._renewed(name, maybe=maybe)
+        if not isinstance(table, Table) or self._of_temporary():
             return {}
         draft = Draft(table)
         draft.drop_key()

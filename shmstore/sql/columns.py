@@ -47,7 +47,8 @@ class ColumnDefinition(NamedTuple):
     column: Column
     primary: bool  # PRIMARY KEY among its attributes
     place: str | None  # None: at the end, "": first, else the name of the column before it
-    ends_period: bool = False  # AS ROW END: the end of a system-versioned row's period
+    begins_period: bool = False  # AS ROW START: the beginning of a system-versioned row's period
+    ends_period: bool = False  # AS ROW END
     members: tuple[str | bytes, ...] = ()
     literals: str = ""  # the character set in which the members came
     length: int | None = None  # of text and bytes: characters of CHAR, VARCHAR, TEXT, bytes of the others
@@ -311,9 +312,10 @@ class _Attributes:
                 raise ValueError("GENERATED ALWAYS without AS")
             return False
         if tokens.accept("ROW"):
-            self.found = self.found._replace(ends_period=tokens.accept("END"))
-            if not self.found.ends_period and not tokens.accept("START"):
+            ends = tokens.accept("END")
+            if not ends and not tokens.accept("START"):
                 raise ValueError("AS ROW without START or END")
+            self.found = self.found._replace(begins_period=not ends, ends_period=ends)
             self.nullable = False
         else:
             tokens.parenthesized()

@@ -5,10 +5,14 @@ A column here is a slot that keeps its old name; the primary key and the periods
 
 Nor does the order of an ALTER's parts count: first columns go and change where they are, then come those that are new or
 get another place, in the order written, and at last the primary key, by the new names. `table` does what has to wait.
+
+A system-versioned table of MariaDB has two columns for the period of its rows. Without names of their own no SELECT * shows them, and an
+ALTER puts them behind all others. Columns that have names lose them with DROP COLUMN, and stay where they are until the next ALTER.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 from shmstore.event import Column
@@ -20,6 +24,7 @@ __all__ = ["ROW_ID", "Draft", "Table"]
 
 # MariaDB's WITH SYSTEM VERSIONING: two columns that no SELECT * shows, behind the others.
 _ROW_PERIOD = (Column("row_start", "timestamp", nullable=False, scale=6), Column("row_end", "timestamp", nullable=False, scale=6))
+_IMPLICIT = tuple([column.name for column in _ROW_PERIOD])
 # Character sets in which ASCII's backslash, or other signs of it, are other characters.
 _OTHER_SIGNS = frozenset(("sjis", "ujis", "cp932", "eucjpms", "swe7", "armscii8"))
 # MySQL's name for the key that sql_generate_invisible_primary_key adds. While it is invisible and the key, no column comes before it.
@@ -32,11 +37,31 @@ class Table(NamedTuple):
     columns: tuple[Column, ...]
     key: tuple[str, ...] = ()
     charset: str = ""
-    versioned: bool = False  # has the implicit row_start and row_end behind its columns
+    versioned: bool = False  # has the implicit row_start and row_end, as a rule behind its columns
     period_end: str = ""  # of a system-versioned table that names the columns of its rows' period: the one that ends it
     period: tuple[str, ...] = ()  # of an application: its name, the columns that begin and end it
     row_id: str = ""  # whether MySQL's my_row_id, an AUTO_INCREMENT, is "visible" or "invisible"; empty where there is none
     hidden: int | None = None  # columns behind these that only the log shows (`hidden_columns`); None: not known how many
+    period_begin: str = ""  # the column that begins the period of a row which `period_end` ends
+    overlapless: bool = (
+        False  # the primary key is one WITHOUT OVERLAPS: it ends with the columns of `period`, the end of it first
+    )
+
+    @property
+    def shown(self) -> tuple[Column, ...]:
+        """The columns that a SELECT * shows, as far as system versioning decides that."""
+        return tuple([column for column in self.columns if column.name not in _IMPLICIT]) if self.versioned else self.columns
+
+    @property
+    def shown_key(self) -> tuple[str, ...]:
+        """The names in the key of columns that a SELECT * shows."""
+        shown = {column.name for column in self.shown}
+        return tuple([name for name in self.key if name in shown])
+
+    @property
+    def scattered(self) -> bool:
+        """Whether the implicit columns are not the last: the next ALTER that makes the table again puts them there."""
+        return self.versioned and {column.name for column in self.columns[-2:]} != {*_IMPLICIT}
 
     @property
     def generated_key(self) -> bool:
@@ -46,11 +71,17 @@ class Table(NamedTuple):
 
 
 class _Slot:
-    __slots__ = ("before", "column")
+    __slots__ = ("before", "column", "instead")
 
-    def __init__(self, column: Column, before: str | None) -> None:
+    def __init__(self, column: Column, before: str | None, instead: str = "") -> None:
         self.column = column
         self.before = before  # the name before the statement, in lower case; None: it is new
+        self.instead = instead  # of a new one: the name of the column for which it stands
+
+    @property
+    def key_name(self) -> str:
+        """The name by which a key that was before the statement finds it."""
+        return folded(self.column.name) if self.before is None and not self.instead else self.before or self.instead
 
 
 class Draft:
@@ -69,7 +100,16 @@ class Draft:
         self._had_key = bool(table.key)
         self._key = [_called(self._slots, name) for name in table.key]
         self._new_key: list[str] | None = None
-        self._versioned = self._was_versioned = table.versioned
+        self._key_overlapless = table.overlapless
+        self._versioned = bool(table.versioned or table.period_end)
+        self._implicit = table.versioned  # the columns of the rows' period have no names of their own
+        begin, end = _IMPLICIT if table.versioned else (table.period_begin, table.period_end)
+        self._begin = _called(self._slots, begin) if begin else None
+        self._end = _called(self._slots, end) if end else None
+        self._last = [slot for slot in self._slots if table.versioned and slot in (self._begin, self._end)]
+        self._new_begin: _Slot | None = None
+        self._new_end: _Slot | None = None
+        self._unnamed: list[_Slot] = []  # columns of the rows' period that DROP COLUMN names
         self._generated = self._slots[0] if table.generated_key else None
         self._row_id = table.row_id
         self._hidden = table.hidden
@@ -81,8 +121,6 @@ class Draft:
         self._convert = convert
         self._keeps_width = keeps_width
         self.charset = charset or convert or table.charset  # MariaDB takes both: the one for later columns, the other for these
-        self._end = _called(self._slots, table.period_end) if table.period_end else None
-        self._old_end = next((slot for slot in self._slots if slot.before == "row_end"), None) if table.versioned else self._end
         if convert:
             self._convert_columns()
 
@@ -94,11 +132,7 @@ class Draft:
         return slot
 
     def _changing(self, name: str) -> _Slot:
-        """A column that now gets its new definition or name.
-
-        No server changes one twice, but MariaDB takes the second CHANGE for that of a column which the statement adds, if both have the
-        same name.
-        """
+        """A column that now gets its new definition or name: no server changes one twice."""
         slot = self._before(name)
         if slot in self._changed:
             raise ValueError(f"column {name} is changed twice")
@@ -127,12 +161,23 @@ class Draft:
 
     def add(self, definition: ColumnDefinition) -> None:
         """Add a column: at the end, first, or behind another."""
-        slot = _Slot(self._settled(definition), None)
+        self._put(_Slot(self._settled(definition), None), definition)
+
+    def _put(self, slot: _Slot, definition: ColumnDefinition) -> None:
         self._places.append((slot, definition.place))
         self._defined(slot, definition)
 
     def replace(self, old: str, definition: ColumnDefinition) -> None:
-        """CHANGE and MODIFY: give a column another definition, and perhaps another name and place."""
+        """CHANGE and MODIFY: give a column another definition, and perhaps another name and place.
+
+        A MariaDB takes that of a column which is dropped, or which another part changes, for that of a new one of the same name.
+        """
+        name = definition.column.name
+        others = [(slot, place) for slot, place in self._places if slot.before is not None or not same(slot.column.name, name)]
+        if len(others) < len(self._places):
+            self._places = others
+            self._put(_Slot(self._settled(definition), None, folded(old)), definition)
+            return
         slot = self._changing(old)
         wide = definition.length is None and definition.column.type.endswith(("text", "blob"))
         if wide and not definition.column.type.startswith("long") and self._convert and self._keeps_width:
@@ -151,8 +196,10 @@ class Draft:
         self._given.append(slot.column.name)
         if definition.primary:
             self._new_key = [slot.column.name]
+        if definition.begins_period:
+            self._new_begin = slot
         if definition.ends_period:
-            self._end = slot
+            self._new_end = slot
         if slot.column.name.lower() == ROW_ID:
             counts = definition.counts and slot.column.type == "bigint" and slot.column.unsigned
             self._row_id = "" if not counts else "invisible" if definition.invisible else "visible"
@@ -178,12 +225,10 @@ class Draft:
         slot = self._before(name)
         if slot not in self._slots:
             return  # DROP a, DROP IF EXISTS a
-        self._slots.remove(slot)
-        if (
-            slot is self._end
-        ):  # with the column that begins the period: without DROP SYSTEM VERSIONING the table gets two that no SELECT * shows
-            self._end = None
-            self._versioned = True
+        if slot not in (self._begin, self._end):
+            self._slots.remove(slot)
+        elif slot not in self._unnamed:
+            self._unnamed.append(slot)
 
     def _settled(self, definition: ColumnDefinition) -> Column:
         # What names a collation alone, of no character set, is of the table's also where the statement converts.
@@ -221,53 +266,79 @@ class Draft:
         """ADD SYSTEM VERSIONING: two columns that no SELECT * shows, unless the table names some of its own."""
         self._versioned = True
 
-    def end_period(self, name: str) -> None:
-        """The column that ends the period of the table's rows."""
-        self._end = _called(self._slots, name)
-
     def unversion(self) -> None:
         """DROP SYSTEM VERSIONING."""
-        if self._versioned and self._was_versioned:
-            for column in _ROW_PERIOD:
-                self.drop(column.name)
         self._versioned = False
-        self._end = None
 
-    @property
+    @cached_property
     def table(self) -> Table:
-        """The table as it is after the statement."""
+        """The table as it is after the statement: asked once all its parts are applied."""
         slots = list(self._slots)
-        implicit = self._versioned and self._end is None
-        shown = len(slots) - 2 * (implicit and self._was_versioned)
+        self._settle_versioning(slots)
+        last = self._last if self._implicit else []
+        for slot in last:
+            slots.remove(slot)
         for slot, place in self._places:
-            at = shown if place is None else 0 if place == "" else slots.index(_called(slots, place)) + 1
+            at = len(slots) if place is None else 0 if place == "" else slots.index(_called(slots, place)) + 1
             slots.insert(at, slot)
-            shown += 1
+        slots += last
         period = self._period_after(slots)
-        key = self._kept_key(slots, period)
-        if implicit and not self._was_versioned:
-            slots += [_Slot(column, None) for column in _ROW_PERIOD]
+        if self._new_key is not None:
+            key = self._named_key(slots, period)
+        else:
+            key = self._kept_key(slots, period)
+        if self._versioned and self._end is None:
+            self._begin, self._end = [_Slot(column, None) for column in _ROW_PERIOD]
+            self._implicit = True
+            slots += [self._begin, self._end]
         if self._generated in slots:
             slots.remove(self._generated)
             slots.insert(0, self._generated)
         for slot in period:
             slot.column = slot.column._replace(nullable=False)
-        if self._new_key is not None:
-            key = self._named_key(slots, period)
-        end = _called(slots, "row_end") if implicit else self._end
-        if key and end is not None and end not in key:  # the end of the row's period belongs to the primary key
-            key.insert(len(key) - 2 * (_without_overlaps(key, period) and not implicit), end)
-        if implicit and key == [end]:  # one without a name is none alone
-            key = []
+        if key and self._end is not None and self._begin not in key and self._end not in key:
+            key.insert(len(key) - 2 * self._key_overlapless, self._end)  # it belongs to the row's key
         for slot in key:  # permanently: it stays so when the key goes
             slot.column = slot.column._replace(nullable=False)
-        named = [slot.column.name for slot in slots]
-        columns = tuple([slot.column for slot in slots])
-        period_end = self._end.column.name if self._end is not None else ""
-        row_id = self._row_id if any(name.lower() == ROW_ID for name in named) else ""
-        names = (self._period_name, *[slot.column.name for slot in period]) if period else ()
+        return self._table(slots, key, period)
+
+    def _settle_versioning(self, slots: list[_Slot]) -> None:
+        """Take out the columns of the rows' period that go, and their names where only those go; see which columns are new."""
+        if not self._versioned:
+            for slot in self._last or self._unnamed:
+                slots.remove(slot)
+            self._begin = self._end = None
+            self._last, self._implicit = [], False
+        elif self._last and self._new_end is not None:  # from MariaDB 11.7 on they become those that were there, where those are
+            for there, new in ((self._begin, self._new_begin), (self._end, self._new_end)):
+                if there is None or new is None:
+                    raise ValueError("a period of rows with one column")
+                there.column = new.column
+                self._places = [(one, place) for one, place in self._places if one is not new]
+            self._implicit = all(slot.column.name.lower() in _IMPLICIT for slot in self._last)  # the same names: nothing changes
+        elif self._new_end is not None:
+            self._begin, self._end = self._new_begin, self._new_end
+        elif self._unnamed:
+            if self._begin is None:
+                raise ValueError("it is not known which column begins the period of its rows")
+            for there, column in zip((self._begin, self._end), _ROW_PERIOD, strict=True):
+                assert there is not None
+                there.column = there.column._replace(name=column.name)
+            self._implicit = True
+
+    def _table(self, slots: list[_Slot], key: list[_Slot], period: list[_Slot]) -> Table:
+        named = [slot.column.name if slot is not None and not self._implicit else "" for slot in (self._begin, self._end)]
         return Table(
-            columns, tuple([slot.column.name for slot in key]), self.charset, implicit, period_end, names, row_id, self._hidden
+            tuple([slot.column for slot in slots]),
+            tuple([slot.column.name for slot in key]),
+            self.charset,
+            versioned=self._implicit,
+            period_begin=named[0],
+            period_end=named[1],
+            period=(self._period_name, *[slot.column.name for slot in period]) if period else (),
+            row_id=self._row_id if any(slot.column.name.lower() == ROW_ID for slot in slots) else "",
+            hidden=self._hidden,
+            overlapless=self._key_overlapless and bool(key),
         )
 
     def _period_after(self, slots: list[_Slot]) -> list[_Slot]:
@@ -281,31 +352,25 @@ class Draft:
 
         The servers look for each of its columns from the first on, a new one by its name and another by the name that it had: a new one
         that comes first takes the place of a column that is gone, and of one that gets another name. One WITHOUT OVERLAPS ends with the
-        period as it is now, and is gone where none of its own columns is left.
+        period as it is now. It is gone where none of its own columns is left but one of the rows' period that has no name.
         """
         key = []
-        own = [slot for slot in self._key if not (self._was_versioned and slot is self._old_end)]  # which stays the last
-        overlapless = _without_overlaps(own, self._period)
-        for old in own[:-2] if overlapless else self._key:
-            here = [slot for slot in slots if slot is old or (slot.before is None and folded(slot.column.name) == old.before)]
-            key += here[:1]
-        if not overlapless:
-            return key
-        return [*key, *period[::-1]] if any(slot is not self._old_end for slot in key) else []
+        for old in self._key[:-2] if self._key_overlapless else self._key:
+            key += [slot for slot in slots if slot.key_name == old.before][:1]
+        if self._implicit and {*key} <= {self._begin, self._end}:
+            return []
+        return [*key, *period[::-1]] if key and self._key_overlapless else key
 
     def _named_key(self, slots: list[_Slot], period: list[_Slot]) -> list[_Slot]:
         key: list[_Slot] = []
+        self._key_overlapless = False
         for name in self._new_key or []:
             if period and same(name, self._period_name):  # WITHOUT OVERLAPS: it ends the key, and its end comes first
                 key += period[::-1]
+                self._key_overlapless = True
             else:
                 key.append(_called(slots, name))
         return key
-
-
-def _without_overlaps(key: list[_Slot], period: list[_Slot]) -> bool:
-    """Whether a primary key is one of an application's period: it ends with that, and its end comes first."""
-    return bool(period) and len(key) > 2 and key[-2:] == period[::-1]
 
 
 def _called(slots: list[_Slot], name: str) -> _Slot:

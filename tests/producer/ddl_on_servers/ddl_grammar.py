@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shmstore.sql.table_change import Table
-from tests.producer.ddl_on_servers.ddl_words import BARE, CLIENTS, DATABASES, ENGINE_OPTIONS, GEOMETRIES, QUOTED, SETS, Words
+from tests.producer.ddl_on_servers.ddl_words import BARE, CLIENTS, DATABASES, ENGINE_OPTIONS, QUOTED, SETS, Words
 
 __all__ = ["Grammar"]
 
@@ -67,10 +67,7 @@ class Grammar(Words):
     def attribute(self, type_: str) -> str:
         """An attribute of a column, and now and then one that its type cannot have."""
         values: list[str | Callable[[], str]] = [" NOT NULL", " NULL", " NOT NULL", lambda: f" COMMENT {self.text()}"]
-        if (
-            type_.split()[0] not in GEOMETRIES
-        ):  # MariaDB 11.8 drops a column before it refuses NOW() in another, and does not log that
-            values += [self.default, self.default]
+        values += [self.default, self.default]
         values += [
             " INVISIBLE",
             lambda: f" CHECK ({self.text()} <> 'x')",
@@ -259,8 +256,9 @@ class Grammar(Words):
                     "PERIOD FOR SYSTEM_TIME (rs, re)",
                 ]
         elif self.mariadb and rng.random() < 0.06:
-            parts += ["ps DATE", "pe DATE", "PERIOD FOR pp (ps, pe)"] + (
-                [f"PRIMARY KEY ({self.old()}, pp WITHOUT OVERLAPS)"] if rng.random() < 0.5 else []
+            parts += ["ps DATE", "pe DATE", "PERIOD FOR pp (ps, pe)"]
+            parts += [f"PRIMARY KEY ({self.old()}, {self.one('pe, ps', 'ps, pe', *['pp WITHOUT OVERLAPS'] * 4)})"] * (
+                rng.random() < 0.6
             )
         rng.shuffle(parts)
         head = self.one("CREATE TABLE", "create table", "CREATE/**/TABLE", *(["CREATE OR REPLACE TABLE"] if self.mariadb else []))

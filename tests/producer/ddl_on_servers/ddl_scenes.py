@@ -74,6 +74,7 @@ class Scenes(Grammar):
             lambda: f"ALTER TABLE {there} {self.of_partitions(second, third)}",
             lambda: self.renaming(tables or self.tables()),
             lambda: self.renaming(tables or self.tables()),
+            lambda: self.replacing(there),
             lambda: self.viewing(first, there),
             lambda: self.viewing(there, second),
             lambda: self.filled(first, there),
@@ -167,6 +168,14 @@ class Scenes(Grammar):
         self.rng.shuffle(parts)
         return f"ALTER TABLE {self.table(chosen)} {', '.join(parts)}"
 
+    def replacing(self, there: str) -> str:
+        """A column that comes, and another that is changed into it."""
+        new, old = self.new(), self.old()
+        parts = [f"ADD {self.definition(new, placed=True)}", f"CHANGE {old} {self.definition(new, placed=True)}", f"DROP {old}"]
+        if self.rng.random() < 0.3:
+            self.rng.shuffle(parts)
+        return f"ALTER TABLE {there} {', '.join([*parts, *[self.part()] * (self.rng.random() < 0.3)])}"
+
     def quoted(self, name: str) -> str:
         return "`" + name.replace("`", "``") + "`"
 
@@ -236,7 +245,19 @@ class Scenes(Grammar):
 
     def versioning(self, there: str) -> str:
         """System versioning and periods, added and taken away."""
+        first, last = self.maybe(0.3, " FIRST"), self.maybe(0.3, lambda: f" AFTER {self.old()}")
+        more = self.maybe(0.3, lambda: f", {self.part()}")
         return self.one(
+            f"ALTER TABLE {there} ADD COLUMN rs TIMESTAMP(6) GENERATED ALWAYS AS ROW START{first}, ADD {self.definition(self.new(), placed=True)}, "
+            f"ADD COLUMN re TIMESTAMP(6) GENERATED ALWAYS AS ROW END{last}, ADD PERIOD FOR SYSTEM_TIME (rs, re){more}",
+            f"ALTER TABLE {there} DROP COLUMN rs, DROP COLUMN re{more}",
+            f"ALTER TABLE {there} DROP COLUMN re, DROP COLUMN rs, ADD {self.definition(self.new(), placed=True)}{more}",
+            f"ALTER TABLE {there} DROP PERIOD FOR pp, ADD COLUMN qs DATE, ADD COLUMN qe DATE, ADD PERIOD FOR {self.one('pp', 'pq')} (qs, qe)",
+            f"ALTER TABLE {there} DROP PERIOD FOR pp, DROP {self.old()}{more}",
+            f"ALTER TABLE {there} CHANGE ps xs DATE{first}, CHANGE {self.old()} ps DATE{more}",
+            f"ALTER TABLE {there} ADD PRIMARY KEY ({self.one('rs', 're', self.old())}, {self.one('pp WITHOUT OVERLAPS', 'pe, ps', self.old())})",
+            f"ALTER TABLE {there} DROP PRIMARY KEY, ADD PRIMARY KEY ({self.one('rs', self.old())}){more}",
+            f"ALTER TABLE {there} DROP SYSTEM VERSIONING{more}",
             f"ALTER TABLE {there} ADD SYSTEM VERSIONING",
             f"ALTER TABLE {there} DROP SYSTEM VERSIONING",
             f"ALTER TABLE {there} ADD COLUMN rs TIMESTAMP(6) GENERATED ALWAYS AS ROW START{self.maybe(0.5, ' INVISIBLE')}, "

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from shmstore.sql.catalog import Catalog
 
-__all__ = ["BARE", "CLIENTS", "DATABASES", "ENGINE_OPTIONS", "GEOMETRIES", "MODES", "QUOTED", "SETS", "Mode", "Words"]
+__all__ = ["BARE", "CLIENTS", "DATABASES", "ENGINE_OPTIONS", "MODES", "QUOTED", "SETS", "Mode", "Words"]
 
 DATABASES = {"d1": "utf8mb4", "d2": "latin1", "d-3": "gbk"}
 BARE = [

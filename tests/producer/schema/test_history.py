@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shmstore.errors import SchemaUnknown
+from shmstore.errors import SchemaUnknown, SourceError
 from shmstore.event import Column, Position, TableSchema
 from shmstore.producer.binlog.table_map import parse_layout
 from shmstore.producer.schema.history import SchemaHistory
+from shmstore.producer.schema.periods import periods
 from shmstore.sql.catalog import Catalog, Unreadable
 from shmstore.sql.columns import column_of_type
 from shmstore.sql.table_change import Table
@@ -74,6 +75,8 @@ class Server9:
             return [(self.database, "utf8mb4")]
         if ".columns" in sql:
             return [(self.database, "t", name, type_, None, "YES", "") for name, type_ in self.columns]
+        if "check_constraints" in sql or "HASH" in sql:
+            return []
         if "statistics" in sql:
             return [(self.database, "t", self.columns[0][0])]
         return [(self.database, "t", "utf8mb4_bin", "BASE TABLE", "InnoDB")]
@@ -252,6 +255,58 @@ def test_the_file_is_lines_of_json(tmp_path: Path) -> None:
     assert third["change"] == [["d", "t", None]]
 
 
+def test_a_table_with_a_period_that_an_earlier_version_wrote(tmp_path: Path) -> None:
+    """It had no mark for a key WITHOUT OVERLAPS, and the implicit row_end behind the period."""
+    path = tmp_path / "history"
+    history = SchemaHistory(path)
+    history.snapshot(Server9(("a", "int"), mariadb=True), at(100))
+    create = (
+        "CREATE TABLE t (a int, s date, e date, PERIOD FOR p (s, e), PRIMARY KEY (a, p WITHOUT OVERLAPS)) WITH SYSTEM VERSIONING"
+    )
+    history.follow(at(200), "d", f"CREATE OR REPLACE{create[6:]}")
+    head, snapshot, line = path.read_text().splitlines()
+    record = json.loads(line)
+    table = record["change"][0][2]
+    assert (table["key"], table.pop("overlapless"), table.pop("period_begin")) == (["a", "row_end", "e", "s"], True, "")
+    table["key"] = ["a", "e", "s", "row_end"]
+    path.write_text("\n".join([head, snapshot, json.dumps(record), ""]))
+    again = SchemaHistory(path)
+    assert again.table("d", "t") == history.table("d", "t")
+    again.follow(at(300), "d", "ALTER TABLE t DROP a, DROP PERIOD FOR p")
+    assert again.table("d", "t").key == ()
+
+
+def test_periods_of_a_snapshot() -> None:
+    """They come from the definition of a table that has such a constraint; where that is refused or gone, the table is unknown."""
+    asked = []
+
+    def query(sql: str) -> Sequence[Sequence[Any]]:
+        asked.append(sql)
+        if "check_constraints" in sql:
+            return [("d", name, "`s` < `e`") for name in ("own", "checked", "refused")] + [
+                ("d", "t", "`a` < 5"),
+                ("x", "y", "`s` < `e`"),
+            ]
+        if "refused" in sql:
+            raise SourceError("SHOW command denied")
+        if "checked" in sql:
+            return [("checked", "CREATE TABLE `checked` (`s` date, `e` date, CONSTRAINT `p` CHECK (`s` < `e`))")]
+        return [("own", "CREATE TABLE `own` (`a` int NOT NULL, `s` date NOT NULL, `e` date NOT NULL,\n  PERIOD FOR `p` (`s`, `e`),\n  "
+                "PRIMARY KEY (`a`,`p` WITHOUT OVERLAPS)\n) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4")]  # fmt: skip
+
+    found = periods(query, "10.5.23-MariaDB", "d")
+    own, checked, refused = [found["d", name] for name in ("own", "checked", "refused")]
+    assert isinstance(own, Table)
+    assert (own.period, own.overlapless) == (("p", "s", "e"), True)
+    assert isinstance(checked, Table)
+    assert (checked.period, checked.overlapless) == ((), False)
+    assert isinstance(refused, Unreadable)
+    assert len(found) == 3
+    asked.clear()
+    assert periods(query, "10.3.39-MariaDB", None) == {}
+    assert not asked
+
+
 # ---------------------------------------------------------------- what cannot be followed
 
 
@@ -301,6 +356,11 @@ def test_a_ddl_that_cannot_be_followed_makes_its_table_unknown(sql: str) -> None
         "'",
         "`",
         "CREATE DEFINER=`root`@`%` TRIGGER v BEFORE INSERT ON t FOR EACH ROW SET @a = 1",
+        "CREATE OR REPLACE SPATIAL REFERENCE SYSTEM 4120 NAME 'x' DEFINITION 'y'",
+        "CREATE OR REPLACE UNIQUE INDEX IF NOT EXISTS `on` USING BTREE ON t (a)",
+        "CREATE FULLTEXT INDEX i ON t (a) WITH PARSER ngram",
+        "OPTIMIZE TABLE t, d.u",
+        "REPAIR VIEW v FROM MYSQL",
     ],
 )
 def test_other_statements_change_nothing(sql: str) -> None:
