@@ -23,7 +23,7 @@ from shmstore.home.home import Home, May
 from shmstore.home.lines import LinesFile
 from shmstore.producer.binlog.table_map_metadata import BEGIN_BEHIND
 from shmstore.producer.schema.current import CurrentTables
-from shmstore.producer.schema.periods import periods
+from shmstore.producer.schema.periods import NO_PERIOD, periods
 from shmstore.producer.schema.seen import seen
 from shmstore.sql.catalog import Catalog, Change, TableName, Unreadable
 from shmstore.sql.columns import UNKNOWN as UNKNOWN_NULL
@@ -62,9 +62,6 @@ _HASHES = (  # a hash in an index of another engine than MEMORY is a column, too
     "JOIN information_schema.tables t ON t.table_schema = k.table_schema AND t.table_name = k.table_name "
     "WHERE k.index_type = 'HASH' AND k.non_unique = 0 AND t.engine <> 'MEMORY' GROUP BY k.table_schema, k.table_name"
 )
-
-
-_NO_PERIOD = Table(())
 
 
 class _Record(NamedTuple):
@@ -283,12 +280,12 @@ class SchemaHistory:
                 key = tuple(keys.get((schema, table), []))
                 row_id = row_ids.get((schema, table), "") if engine == "InnoDB" else ""
                 begin, end = begins.get((schema, table), ""), ends.get((schema, table), "")
-                defined = own_periods.get((schema, table), _NO_PERIOD)
-                if isinstance(defined, Unreadable):
-                    change[(schema, table)] = defined
+                period = own_periods.get((schema, table), NO_PERIOD)
+                if isinstance(period, Unreadable):
+                    change[(schema, table)] = period
                     continue
                 found = Table(tuple(own), key, charset, period_begin=begin, period_end=end, row_id=row_id)
-                draft = Draft(found._replace(period=defined.period, overlapless=defined.overlapless))
+                draft = Draft(found._replace(period=period.names, overlapless=period.overlapless))
                 if kind == "SYSTEM VERSIONED":
                     draft.version()
                 change[(schema, table)] = draft.table._replace(hidden=hashes.get((schema, table), 0))

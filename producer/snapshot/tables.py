@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from shmstore import Column, TableSchema
 from shmstore.producer.connection.session import ServerSession, steady
-from shmstore.producer.schema.periods import defined
+from shmstore.producer.schema.periods import Period, period_of
 from shmstore.sql.columns import column_of_type, with_definition
 from shmstore.sql.table_change import Draft
 from shmstore.sql.table_change import Table as Drafted
@@ -108,10 +108,10 @@ class VisibleTables:
 
 def _with_period(shown: Drafted, session: ServerSession, database: str, table: str) -> Drafted:
     """The table with the period of its application, where its key is one without overlaps: the implicit end of the row's comes before that."""
-    found = defined(session.query, database, table)
-    if not isinstance(found, Drafted) or not found.overlapless or found.shown_key != shown.key:
+    found = period_of(session.query, database, table)
+    if not isinstance(found, Period) or not found.overlapless or shown.key[-2:] != found.names[:0:-1]:
         return shown
-    return shown._replace(period=found.period, overlapless=True)
+    return shown._replace(period=found.names, overlapless=True)
 
 
 def read_table(session: ServerSession, database: str, table: str, *, history: str = "auto") -> SourceTable | None:

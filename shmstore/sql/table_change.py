@@ -53,12 +53,6 @@ class Table(NamedTuple):
         return tuple([column for column in self.columns if column.name not in _IMPLICIT]) if self.versioned else self.columns
 
     @property
-    def shown_key(self) -> tuple[str, ...]:
-        """The names in the key of columns that a SELECT * shows."""
-        shown = {column.name for column in self.shown}
-        return tuple([name for name in self.key if name in shown])
-
-    @property
     def scattered(self) -> bool:
         """Whether the implicit columns are not the last: the next ALTER that makes the table again puts them there."""
         return self.versioned and {column.name for column in self.columns[-2:]} != {*_IMPLICIT}

@@ -428,7 +428,7 @@ def _essence(catalog: Catalog, key: tuple[str, str]) -> Any:
 
 
 def _difference(got: Any, wanted: Any) -> str:
-    if None in (got, wanted):
+    if None in (got, wanted) or len(got) != len(wanted):
         return f"followed {got}, server {wanted}"
     lines = [f"column {i}: followed {a}, server {b}" for i, (a, b) in enumerate(zip(got[0], wanted[0], strict=False)) if a != b]
     if [a[0] for a in got[0]] != [b[0] for b in wanted[0]]:

@@ -16,7 +16,7 @@ from shmstore.errors import SchemaUnknown, SourceError
 from shmstore.event import Column, Position, TableSchema
 from shmstore.producer.binlog.table_map import parse_layout
 from shmstore.producer.schema.history import SchemaHistory
-from shmstore.producer.schema.periods import periods
+from shmstore.producer.schema.periods import Period, periods
 from shmstore.sql.catalog import Catalog, Unreadable
 from shmstore.sql.columns import column_of_type
 from shmstore.sql.table_change import Table
@@ -280,28 +280,37 @@ def test_periods_of_a_snapshot() -> None:
     """They come from the definition of a table that has such a constraint; where that is refused or gone, the table is unknown."""
     asked = []
 
+    def definition(mark: str, *parts: str) -> str:
+        columns = ("a varchar(9) CHARACTER SET ucs2 DEFAULT \0x(\0' NOT NULL", "s date NOT NULL", "e date NOT NULL")
+        return "CREATE TABLE x (\n  " + ",\n  ".join([*columns, *parts]).replace("|", mark) + "\n) ENGINE=InnoDB"
+
+    rows = "PERIOD FOR SYSTEM_TIME (|x|, |y|)"
+    definitions = {
+        "own": definition("`", "PERIOD FOR |p``p| (|s|, |e|)", "PRIMARY KEY (|a|(2),|p``p| WITHOUT OVERLAPS)", rows),
+        "ansi": definition('"', "PERIOD FOR |p`p| (|s|, |e|)", "PRIMARY KEY (|a|,|b|,|p`p| WITHOUT OVERLAPS)", rows),
+        "bare": definition("", "PERIOD FOR |p| (|s|, |e|)", "PRIMARY KEY (|a|,|e|,|s|)", rows),
+        "checked": definition("`", rows, "CONSTRAINT |p| CHECK (|s| < |e|)"),
+    }
+
     def query(sql: str) -> Sequence[Sequence[Any]]:
         asked.append(sql)
         if "check_constraints" in sql:
-            return [("d", name, "`s` < `e`") for name in ("own", "checked", "refused")] + [
-                ("d", "t", "`a` < 5"),
-                ("x", "y", "`s` < `e`"),
-            ]
-        if "refused" in sql:
+            tables = [("d", name, "`s` < `e`") for name in (*definitions, "refused")]
+            return [*tables, ("d", "t", "`a` < 5"), ("x", "y", "`s` < `e`")]
+        name = sql.rpartition(".")[2].strip("`")
+        if name == "refused":
             raise SourceError("SHOW command denied")
-        if "checked" in sql:
-            return [("checked", "CREATE TABLE `checked` (`s` date, `e` date, CONSTRAINT `p` CHECK (`s` < `e`))")]
-        return [("own", "CREATE TABLE `own` (`a` int NOT NULL, `s` date NOT NULL, `e` date NOT NULL,\n  PERIOD FOR `p` (`s`, `e`),\n  "
-                "PRIMARY KEY (`a`,`p` WITHOUT OVERLAPS)\n) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4")]  # fmt: skip
+        return [(name, definitions[name])]
 
     found = periods(query, "10.5.23-MariaDB", "d")
-    own, checked, refused = [found["d", name] for name in ("own", "checked", "refused")]
-    assert isinstance(own, Table)
-    assert (own.period, own.overlapless) == (("p", "s", "e"), True)
-    assert isinstance(checked, Table)
-    assert (checked.period, checked.overlapless) == ((), False)
+    refused = found.pop(("d", "refused"))
     assert isinstance(refused, Unreadable)
-    assert len(found) == 3
+    assert found == {
+        ("d", "own"): Period(("p`p", "s", "e"), True),
+        ("d", "ansi"): Period(("p`p", "s", "e"), True),
+        ("d", "bare"): Period(("p", "s", "e"), False),
+        ("d", "checked"): Period((), False),
+    }
     asked.clear()
     assert periods(query, "10.3.39-MariaDB", None) == {}
     assert not asked
