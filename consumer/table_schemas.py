@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -36,33 +36,42 @@ def newest_in_rows(store: StoreView, table: str, first: int) -> TableSchema | No
     return None
 
 
-def next_in_rows(store: StoreView, table: str, first: int) -> TableSchema | None:
+class SchemaSince(NamedTuple):
+    """A table's columns, and the event that they are known to hold from: what DDLs before it did is in them."""
+
+    schema: TableSchema
+    sequence: int
+
+
+def next_in_rows(store: StoreView, table: str, first: int) -> SchemaSince | None:
     """Return the columns of a table in its oldest rows event from event `first` on, or None. Raises `PositionNotFound` where they are lost meanwhile."""
-    last, seen = store.newest, set[bytes]()
+    seen = set[bytes]()
+    last = store.newest
     for at in range(max(first, store.oldest), last + 1, LOOK):
-        for schema in _of_events(store, at, min(last, at + LOOK - 1)):
+        for sequence, schema in _of_events(store, at, min(last, at + LOOK - 1)):
             if schema not in seen:
                 seen.add(schema)
                 found = decode_schema(schema)
                 if f"{found.database}.{found.table}" == table:
-                    return found
+                    return SchemaSince(found, sequence)
     return None
 
 
-def find_schema(
-    store: StoreView, table: str, first: int, rows: Callable[[StoreView, str, int], TableSchema | None] = newest_in_rows
-) -> TableSchema | None:
+def next_schema(store: StoreView, table: str, first: int) -> SchemaSince | None:
     """Return the columns of `table` (``database.table``) for a reader of the events from `first` on, or None.
 
-    Those of its rows there, which `rows` looks for, by default the newest; of rows that are still to come those that it is defined with; and those of
-    older rows where it is not defined.
+    Those of its next row there; of rows that are still to come those that it is defined with; and those of older rows where it is not defined.
     """
+    end = store.ack_point_until(store.newest)  # before what is defined there
     definition = defined(store).get(table)
+    behind = definition is not None and first <= store.newest and _is_behind(store, first, definition)
+    if not behind and (found := next_in_rows(store, table, first)) is not None:
+        return found
     if definition is None:
-        return rows(store, table, first) or newest_in_rows(store, table, store.oldest)
-    if first <= store.newest and not _is_behind(store, first, definition):
-        return rows(store, table, first) or definition.schema
-    return definition.schema  # so have all rows from there on: no need to look for one
+        older = newest_in_rows(store, table, store.oldest)
+        return None if older is None else SchemaSince(older, first)
+    since = first + 1 if behind else first if end is None else max(first, end + 1)  # `first` may be the DDL that defines it
+    return None if definition.schema is None else SchemaSince(definition.schema, since)
 
 
 def _is_behind(store: StoreView, first: int, definition: Definition) -> bool:
@@ -78,17 +87,18 @@ def schemas(store: StoreView, first: int, last: int) -> Iterator[bytes]:
     seen: set[bytes] = set()
     while last >= (oldest := max(first, store.oldest)):
         begin = max(oldest, last - LOOK + 1)
-        for schema in dict.fromkeys(reversed(list(_of_events(store, begin, last)))):
+        for schema in dict.fromkeys(reversed([schema for _, schema in _of_events(store, begin, last)])):
             if schema not in seen:
                 seen.add(schema)
                 yield schema
         last = begin - 1
 
 
-def _of_events(store: StoreView, first: int, last: int) -> Iterator[bytes]:
+def _of_events(store: StoreView, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the encoded columns of each rows event."""
     for batch in store.read(first, last, gone=lambda *_: None):
         payloads = list(batch.payloads())
         for i in np.flatnonzero(batch.slots["entry"] == EntryType.ROWS).tolist():
             schema = stored_head(payloads[i])[1]
             if schema is not None:
-                yield bytes(schema)
+                yield batch.first + i, bytes(schema)

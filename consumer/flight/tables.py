@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from shmstore import SchemaUnknown, StoreView, TableSchema
 from shmstore.consumer.remote import events
-from shmstore.consumer.table_schemas import defined, find_schema, schemas
+from shmstore.consumer.table_schemas import defined, schemas
 from shmstore.encoding.codec import decode_schema
 
 
@@ -33,7 +33,8 @@ class Tables:
 
     def column(self, store: StoreView, table: str) -> TableSchema:
         """The newest columns of one table. Raises `SchemaUnknown`."""
-        found = find_schema(store, table, store.newest + 1, lambda store, table, _: self._of_rows(store).get(table))
+        definition = defined(store).get(table)
+        found = self._of_rows(store).get(table) if definition is None else definition.schema
         if found is None:
             names = ", ".join(sorted({**self._of_rows(store), **defined(store)})[:5]) or "none yet"
             raise SchemaUnknown(f"store {store.name!r} has no row of {table}, so its columns are not known; it knows {names}")

@@ -51,10 +51,13 @@ class _Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Decoder:
-    """Turns events into the RecordBatches of one query. Pickled into the executors. `table` is that of payload=typed."""
+    """Turns events into the RecordBatches of one query. Pickled into the executors. `table` is that of payload=typed, whose columns hold from the event
+    `since` on: an epoch, and a number.
+    """
 
     options: SourceOptions
     table: TableSchema | None = None
+    since: tuple[int, int] | None = None
 
     @cached_property
     def schema(self) -> pa.Schema:

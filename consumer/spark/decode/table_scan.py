@@ -48,9 +48,17 @@ class TableScan:
 
     def forget(self) -> None:
         """Begin again: the store was re-created."""
+        self._since: int | None = None  # the event that the plan holds from, once it is known
         self._names: list[tuple[int, Names]] = []  # from which event on which ones hold
         self._states: list[tuple[int, LineageState]] = []  # behind which event the lineage was so
         self._looked = (0, -1)  # the events that both are known for
+
+    def catch_up(self, store: EventStore, last: int) -> None:
+        """Take in what DDLs did to the columns between the event that the plan holds from and `last`. Raises `PositionNotFound`."""
+        since = self._decoder.since
+        begins = self.follows and self._looked == (0, -1)
+        if begins and since is not None and since[0] == store.epoch and since[1] <= last:
+            self.look(store, since[1], last)
 
     def look(self, store: EventStore, first: int, last: int) -> Look:
         """Look at the events `first` to `last`. Raises `PositionNotFound`."""
@@ -58,6 +66,8 @@ class TableScan:
         turn = None
         if self.follows:
             self._rewind(first)
+            if self._since is None and self._decoder.since is not None and self._decoder.since[0] == store.epoch:
+                self._since = self._decoder.since[1]
         for batch in store.read(first, last):
             found, turn = self.look_at(batch.raw, batch.ends, batch.first)
             rows.append(found)
@@ -106,6 +116,8 @@ class TableScan:
         group = np.stack([schema[own], np.cumsum(ddl)[own]]) if self.follows else schema[own][None]
         begins = own[np.flatnonzero(np.r_[True, (group[:, 1:] != group[:, :-1]).any(axis=0)])] if len(own) else own
         marks = np.union1d(begins, np.flatnonzero(ddl)) if self.follows else begins
+        if self._since is None and len(own):  # in a store that was re-created: by the first row
+            self._since = first + int(own[0])
         for i in marks.tolist():
             table = None if ddl[i] else decode_schema(events.schemas[schema[i]])
             why = ""
@@ -122,12 +134,17 @@ class TableScan:
         """Take in a DDL, or rows of `table`; return why these cannot be read."""
         lineage = self._lineage
         assert lineage is not None
+        if self._since is None or sequence < self._since:  # the plan has what these DDLs did
+            if table is None:
+                return ""
+            assert self._decoder.table is not None
+            lineage = Lineage(self._decoder.table)
         if table is None:
             lineage.take_ddl(events.stored(np.array([i]))[0][0])
         elif (names := lineage.take_rows(table)) is None:
             return f"a statement before it cannot be read: {lineage.state.unread[:200]}"
         elif not self._names or self._names[-1][1] != names:
             self._names.append((sequence, names))
-        if not self._states or self._states[-1][1] != lineage.state:
+        if lineage is self._lineage and (not self._states or self._states[-1][1] != lineage.state):
             self._states.append((sequence, lineage.state))
         return ""

@@ -109,6 +109,12 @@ class BatchPlanner:
             raise SchemaChanged(_changed(scan, turn))
         return self._end_without_rows(base, at)
 
+    def follow_to(self, base: int) -> None:
+        """Know what the DDLs up to `base` did to a typed query's columns: the store may let go of these events when they are acked."""
+        if self._scan is not None:
+            self._look_anew(self._scan, self._owner.store)
+            self._scan.catch_up(self._owner.store, base)
+
     def _look_anew(self, scan: TableScan, store: EventStore) -> None:
         """Forget what the scan knows where the store was re-created: the same events have other sequences."""
         if self._epoch != store.epoch:
@@ -133,6 +139,7 @@ class BatchPlanner:
             return ()
         self._look_anew(scan, store)
         if not scan.has_looked(first, last):  # it was planned before the query was started
+            scan.catch_up(store, first - 1)
             rows, turn = scan.look(store, first, last)
             if turn is not None:
                 raise SchemaChanged(_changed_within(turn, begins=not rows.any()))

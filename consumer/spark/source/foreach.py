@@ -45,7 +45,7 @@ def each_batch(
     """
     given = {"store": store, "subscription": subscription, "tables": tables, **({"payload": payload} if payload else {})}
     options = SourceOptions.parse(given)
-    decoder = Decoder(options, find_table(options) if options.payload == "typed" else None)
+    decoder = Decoder(options, *(find_table(options) if options.payload == "typed" else ()))
     calls, several = 0, None
     with (
         EventStore.attach(store, state=state) as source,

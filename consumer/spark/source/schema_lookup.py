@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import time
 from contextlib import suppress
+from typing import NamedTuple
 
 from shmstore import CheckpointFile, EventStore, PositionNotFound, SchemaUnknown, StoreError
 from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.source.offset import Offset
 from shmstore.consumer.spark.source.subscription_owner import attach
 from shmstore.consumer.spark.spark_version import has_read_limits
-from shmstore.consumer.table_schemas import defined, find_schema, next_in_rows, schemas
+from shmstore.consumer.table_schemas import defined, next_schema, schemas
 from shmstore.encoding.codec import decode_schema
 from shmstore.event import TableSchema
 from shmstore.home.reader_state import planned_end
@@ -19,7 +20,14 @@ from shmstore.home.reader_state import planned_end
 _LOOK_SECONDS = 0.5
 
 
-def find_table(options: SourceOptions) -> TableSchema:
+class FoundTable(NamedTuple):
+    """A table's columns, and the epoch and the number of the event that they hold from."""
+
+    schema: TableSchema
+    since: tuple[int, int]
+
+
+def find_table(options: SourceOptions) -> FoundTable:
     """Return the columns that the one table that `options` names has in the row that the query reads next.
 
     Where no row of it is in the store that the query has not read, all are still to come: then those that it has where the store ends, as the
@@ -31,9 +39,9 @@ def find_table(options: SourceOptions) -> TableSchema:
     deadline = time.monotonic() + options.table_timeout
     while True:
         with attach(options) as store:
-            found = find_schema(store, table, _first_to_read(store, options), next_in_rows)
+            found = next_schema(store, table, _first_to_read(store, options))
             if found is not None:
-                return found
+                return FoundTable(found.schema, (store.epoch, found.sequence))
             if time.monotonic() >= deadline:
                 raise SchemaUnknown(
                     f"store {options.store!r} knows no table {table}: its producer has not seen one of that name, and the store has no "

@@ -57,7 +57,7 @@ class ShmStoreSource(DataSource):
     def _decoder(self) -> Decoder:
         if self._parsed.payload != "typed":
             return Decoder(self._parsed)
-        return Decoder(self._parsed, find_table(self._parsed))
+        return Decoder(self._parsed, *find_table(self._parsed))
 
     @readable()
     def schema(self) -> StructType:

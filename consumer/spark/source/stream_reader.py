@@ -84,6 +84,7 @@ class StreamReader(DataSourceStreamReader):
         if base is None:
             self._owner.ack_replayed(done)
             return start
+        self._planner.follow_to(base)
         acked = base = self._owner.ack(base)
         if after != done:
             found = self._owner.locate(after)

@@ -21,7 +21,7 @@ from tests.consumer.spark.events import ORDERS, Binlog, order_row
 
 
 def find(store: str, table: str) -> object:
-    return find_table(SourceOptions.parse({"store": store, "tables": table}))
+    return find_table(SourceOptions.parse({"store": store, "tables": table})).schema
 
 
 def test_the_columns_of_the_next_row_are_found(store: EventStore, binlog: Binlog) -> None:
@@ -35,7 +35,7 @@ def test_the_columns_of_the_next_row_are_found(store: EventStore, binlog: Binlog
     assert find(store.name, "shop.or.ders") == odd
     for start, table in (("earliest", ORDERS), ("1", ORDERS), ("2", wider), (str(behind), wider), ("latest", wider)):
         options = {"store": store.name, "tables": "shop.orders", "startingOffsets": start, "subscription": "other"}
-        assert find_table(SourceOptions.parse(options)) == table
+        assert find_table(SourceOptions.parse(options)).schema == table
     with store.subscribe("spark-shop.orders") as subscription:
         assert find(store.name, "shop.orders") == ORDERS
         subscription.get(timeout=0)
@@ -110,16 +110,16 @@ def test_right_after_a_ddl(store: EventStore, binlog: Binlog, state: Path) -> No
     options = {"store": store.name, "tables": "shop.orders"}
     latest = SourceOptions.parse(options | {"startingOffsets": "latest", "subscription": "other"})
     write_down(store, state, (4, ORDERS), (end.offset + 1, wider))
-    assert find_table(latest) == ORDERS
+    assert find_table(latest).schema == ORDERS
     write_down(store, state, (4, ORDERS), (end.offset, wider))
-    assert find_table(latest) == wider
+    assert find_table(latest).schema == wider
     with store.subscribe("spark-shop.orders") as subscription:
-        assert find_table(SourceOptions.parse(options)) == ORDERS
+        assert find_table(SourceOptions.parse(options)).schema == ORDERS
         subscription.get(timeout=0)
         subscription.ack(store.newest)
-        assert find_table(SourceOptions.parse(options)) == wider
+        assert find_table(SourceOptions.parse(options)).schema == wider
     store.put(binlog.insert((*order_row(2), 3), table=wider))
-    assert find_table(SourceOptions.parse(options)) == find_table(latest) == wider
+    assert find_table(SourceOptions.parse(options)).schema == find_table(latest).schema == wider
 
 
 def test_no_row_is_looked_for_where_none_can_say_more(
@@ -136,7 +136,9 @@ def test_a_table_that_is_waited_for(store: EventStore, state: Path) -> None:
     """`tableTimeout`: until the producer has seen it; an error that names it when that does not happen."""
     options = {"store": store.name, "tables": "shop.orders"}
     found: list[TableSchema] = []
-    waiting = threading.Thread(target=lambda: found.append(find_table(SourceOptions.parse(options | {"tableTimeout": "60"}))))
+    waiting = threading.Thread(
+        target=lambda: found.append(find_table(SourceOptions.parse(options | {"tableTimeout": "60"})).schema)
+    )
     waiting.start()
     write_down(store, state, (4, ORDERS))
     waiting.join(60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from shmstore.consumer.spark.source.batch_planner import BatchLimit
 from shmstore.consumer.spark.source.call_order import CallOrderReader
 from shmstore.consumer.spark.source.foreach import each_batch
 from shmstore.consumer.spark.source.schema_lookup import find_table
+from shmstore.consumer.spark.source.source import BatchReader
 from shmstore.consumer.spark.source.stream_reader import StreamReader
 from tests.consumer.spark.events import ORDERS, Binlog, order_row
 
@@ -42,7 +44,7 @@ class Run:
     def __init__(self, store: str, reader: type[StreamReader] = StreamReader, **options: str) -> None:
         given = {"store": store, "tables": "shop.orders", **options}
         parsed = SourceOptions.parse(given)
-        self.reader = reader(Decoder(parsed, find_table(parsed) if parsed.payload == "typed" else None))
+        self.reader = reader(Decoder(parsed, *(find_table(parsed) if parsed.payload == "typed" else ())))
         self.at = self.reader.initialOffset()
 
     def batch(self, rows: int | None = None, size: int | None = None) -> list[Any]:
@@ -222,6 +224,83 @@ def test_a_column_is_followed_by_what_it_is(
     again = Run(store.name, **options, subscription="again")
     assert again.batch() == [{"id": 0, "a": 1, "b": 2}, {"id": 9, **wanted}, {"id": 9, **wanted}]
     again.stop()
+
+
+SWAP = "ALTER TABLE orders RENAME COLUMN a TO b, RENAME COLUMN b TO a"
+
+
+def test_what_ddls_did_before_the_planned_row_is_in_the_plan(store: EventStore, binlog: Binlog) -> None:
+    """A query that is new, one that continues in front of the DDL, and a batch read: columns are named as in the row that they were planned with."""
+    store.put(binlog.insert((1, 10, 20), table=table("id", "a", "b")))
+    run = Run(store.name, schemaChanges="follow")
+    assert run.batch() == [{"id": 1, "a": 10, "b": 20}]
+    run.stop()
+    first = store.newest + 1
+    store.put([*binlog.ddl(SWAP), *binlog.insert((2, 10, 20), table=table("id", "b", "a"))])
+    store.put([*binlog.ddl(SWAP), *binlog.insert((3, 10, 20), table=table("id", "a", "b"))])
+    wanted = [{"id": 2, "b": 10, "a": 20}, {"id": 3, "b": 10, "a": 20}]
+    run = Run(store.name, schemaChanges="follow")
+    assert run.batch() == wanted
+    run.stop()
+    place = json.dumps({**run.at, "seq": first - 1})
+    run = Run(store.name, schemaChanges="follow", subscription="new", startingOffsets=place)
+    assert run.batch() == wanted
+    run.stop()
+    parsed = SourceOptions.parse(
+        {
+            "store": store.name,
+            "tables": "shop.orders",
+            "schemaChanges": "follow",
+            "startingOffsets": place,
+            "subscription": "read",
+        }
+    )
+    reader = BatchReader(Decoder(parsed, *find_table(parsed)))
+    assert [row["after"] for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()] == wanted
+
+
+@pytest.mark.parametrize(
+    ("sql", "after", "again"),
+    [
+        (SWAP, ("id", "b", "a"), {"b": 10, "a": 20}),
+        ("ALTER TABLE orders RENAME COLUMN b TO c", ("id", "a", "c"), {"a": 10, "c": 20}),
+    ],
+    ids=["swap", "rename"],
+)
+@pytest.mark.parametrize("first", [False, True], ids=["then", "before"])
+def test_a_run_of_spark_before_4_2_follows_from_the_columns_of_the_run_before(
+    store: EventStore,
+    binlog: Binlog,
+    monkeypatch: pytest.MonkeyPatch,
+    sql: str,
+    after: tuple[str, ...],
+    again: dict[str, int],
+    first: bool,
+) -> None:
+    """It is planned with those of its first row, so that a DDL between the rows, in the first micro-batch or in the second, renames them. One that runs
+    its micro-batch again has those of the rows: the run that died has acked what is before them.
+    """
+    for module in ("source.schema_lookup", "source.subscription_owner"):
+        monkeypatch.setattr(f"shmstore.consumer.spark.{module}.has_read_limits", lambda: False)
+    store.put(binlog.insert((1, 10, 20), table=table("id", "a", "b")))
+    if first:
+        store.put(binlog.ddl(sql))
+    run = Run(store.name, CallOrderReader, schemaChanges="follow")
+    seen = run.reader.latestOffset()  # type: ignore[call-arg]
+    assert run.rows(seen) == [{"id": 1, "a": 10, "b": 20}]
+    run.reader.stop()
+    store.put([*([] if first else binlog.ddl(sql)), *binlog.insert((2, 10, 20), table=table(*after))])
+    run = Run(store.name, CallOrderReader, schemaChanges="follow")
+    run.reader.partitions(seen, seen)
+    run.at = seen
+    end = run.reader.latestOffset()  # type: ignore[call-arg]
+    assert run.rows(end) == [{"id": 2, "a": 10, "b": 20}]
+    run.reader.stop()
+    run = Run(store.name, CallOrderReader, schemaChanges="follow")
+    run.reader.partitions(end, end)
+    run.at = seen
+    assert run.rows(end) == [{"id": 2, **again}]
+    run.reader.stop()
 
 
 def test_a_statement_that_cannot_be_read_stops_a_query_that_follows(store: EventStore, binlog: Binlog) -> None:
