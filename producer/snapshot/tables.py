@@ -17,6 +17,7 @@ from shmstore import Column, TableSchema
 from shmstore.producer.connection.session import ServerSession, steady
 from shmstore.producer.schema.periods import Period, period_of
 from shmstore.sql.columns import column_of_type, with_definition
+from shmstore.sql.names import folded
 from shmstore.sql.table_change import Draft
 from shmstore.sql.table_change import Table as Drafted
 
@@ -34,11 +35,12 @@ _ALL_COLUMNS = (
     "SELECT table_name, column_name, column_type, character_set_name FROM information_schema.columns WHERE table_schema = %s "
     "ORDER BY table_name, ordinal_position"
 )
-_TABLE = "SELECT table_type FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
-_SIZE = "SELECT table_rows, avg_row_length FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
-_KEYS = (
-    "SELECT index_name, column_name, nullable, sub_part FROM information_schema.statistics WHERE table_schema = %s "
-    "AND table_name = %s AND non_unique = 0 AND index_type = 'BTREE' ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index"
+# the table, and each column of its unique indexes: one question, because each has a way to the server and back
+_TABLE = (
+    "SELECT table_type, NULL, NULL, NULL, NULL, NULL, table_rows, avg_row_length FROM information_schema.tables "
+    "WHERE table_schema = %s AND table_name = %s UNION ALL "
+    "SELECT NULL, index_name, seq_in_index, column_name, nullable, sub_part, NULL, NULL FROM information_schema.statistics "
+    "WHERE table_schema = %s AND table_name = %s AND non_unique = 0 AND index_type = 'BTREE'"
 )
 
 
@@ -118,17 +120,21 @@ def read_table(session: ServerSession, database: str, table: str, *, history: st
     """Return the table as it is now; None where there is none. `history`: the option schema_history, which tells types apart."""
     name = (database, table)
     generated = "generation_expression" if session.mariadb else "''"
+    size = 0, 0
 
     def kind_and_indexes() -> tuple[str, list[tuple[Any, ...]]]:
-        found = session.query(_TABLE, name)
-        return str(found[0][0]) if found else "", session.query(_KEYS, name)
+        nonlocal size  # a guess, which changes with the rows
+        kind, indexes = "", []
+        for type_, index, place, *column, rows, row_bytes in session.query(_TABLE, (*name, *name)):
+            if type_ is None:
+                indexes.append((index != "PRIMARY", folded(str(index)), int(place), str(index), *column))
+            else:
+                kind, size = str(type_), (int(rows or 0), int(row_bytes or 0))
+        return kind, [index[3:] for index in sorted(indexes, key=lambda index: index[:3])]
 
-    (kind, indexes), (asked, size) = steady(
-        kind_and_indexes, lambda: (session.query(_COLUMNS.format(generated), name), session.query(_SIZE, name))
-    )
+    (kind, indexes), asked = steady(kind_and_indexes, lambda: session.query(_COLUMNS.format(generated), name))
     if kind not in ("BASE TABLE", "SYSTEM VERSIONED"):
         return None
-    rows, row_bytes = size[0] if size else (0, 0)
     columns, collations, raw, begin, end = [], [], set(), "", ""
     for column, type_, charset, collation, nullable, octets, precision, expression in asked:
         made = column_of_type(str(column), str(type_), str(charset or ""))
@@ -158,7 +164,7 @@ def read_table(session: ServerSession, database: str, table: str, *, history: st
     schema = TableSchema(database, table, tuple(columns), tuple([names.index(part) for part in draft.table.key]))
     collations += [""] * (len(names) - len(collations))
     key = next((TableKey(index, tuple([names.index(part) for part in parts])) for index, parts in keys.items()), None)
-    return SourceTable(schema, tuple(collations), key, frozenset(raw), versioned, int(rows or 0), int(row_bytes or 0))
+    return SourceTable(schema, tuple(collations), key, frozenset(raw), versioned, *size)
 
 
 def defined_as(table: SourceTable, known: TableSchema | None) -> SourceTable:
