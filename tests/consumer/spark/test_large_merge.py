@@ -34,6 +34,8 @@ ROWS = int(os.environ.get("SHMSTORE_TEST_ROWS", "1000000"))
 KILLS = int(os.environ.get("SHMSTORE_TEST_KILLS", "3"))
 AT_ONCE = 1_000_000  # rows of one INSERT
 BUCKET = 1 << 16  # rows whose sums are compared
+PAUSE = max(1.0, ROWS / 1_000_000)  # seconds between two rounds of changes: a merge takes as much longer
+SERVER = [f"--innodb-buffer-pool-size={max(512, ROWS >> 14)}M", "--innodb-log-file-size=1G", "--innodb-flush-log-at-trx-commit=0"]
 PATIENCE = 1800.0  # seconds without a commit
 TABLE = "CREATE TABLE big (id BIGINT PRIMARY KEY, customer INT, amount DECIMAL(12,2), status VARCHAR(40))"
 
@@ -64,7 +66,7 @@ class Load(threading.Thread):
         try:
             with self._server.connect(database=self._database) as connection, connection.cursor() as cursor:
                 cursor.execute("CREATE TEMPORARY TABLE chosen (id BIGINT PRIMARY KEY)")
-                while not self.stopping.wait(1):
+                while not self.stopping.wait(PAUSE):
                     count = self._choose.choice([ROWS // 1000, ROWS // 100])
                     cursor.execute("DELETE FROM chosen")
                     cursor.execute(
@@ -154,7 +156,7 @@ def test_a_large_table_equals_select_after_kills(tmp_path: Path, store_name: str
         print(time.strftime("%H:%M:%S"), text, flush=True)
 
     with (
-        start_server("mariadb", options=["--innodb-buffer-pool-size=512M"]) as server,
+        start_server("mariadb", options=SERVER) as server,
         cluster(tmp_path, python, "1700m") as master,
     ):
         execute(server, "mysql", f"CREATE DATABASE {database}")
