@@ -86,12 +86,14 @@ class DeltaLakeTable:
         self._name = name
         self._storage = dict(storage or {}) or None
         self._optimize, self._commits = optimize, 0
+        self._marks: tuple[int, dict[str, int]]  # of a version, as far as they were asked for: each question costs milliseconds
         with _reading(path, name):
             there = DeltaTable.is_deltatable(path, storage_options=self._storage)
         self._removed = removed_marks(path)
         self._table = self._opened() if there else None
 
     def _opened(self) -> DeltaTable:
+        self._marks = -1, {}  # another table may have this one's versions
         with self._reading():
             return DeltaTable(self._path, storage_options=self._storage)
 
@@ -127,8 +129,13 @@ class DeltaLakeTable:
         if self._table is None:
             return self._removed.get(name, -1)
         with self._reading():
-            version = self._table.transaction_version(name)
-        return -1 if version is None else int(version)
+            if self._marks[0] != (version := self._table.version()):
+                self._marks = version, {}
+            marks = self._marks[1]
+            if name not in marks:
+                number = self._table.transaction_version(name)
+                marks[name] = -1 if number is None else int(number)
+        return marks[name]
 
     def create(self, schema: TableSchema, keys: Sequence[str], marks: Mapping[str, int]) -> None:
         """Create the table without rows."""
