@@ -175,7 +175,9 @@ def followed(
 class TypedQuery(Query):
     """Keeps the columns of each micro-batch, too."""
 
-    runs_late = not has_read_limits()  # a run that follows has the columns from the start of the run before
+    # Spark before 4.2: a run has the columns from the start of the run before. One that follows continues with them; else it ends in front of the
+    # first row, where a DDL came since, and the next start has that row's.
+    runs_late = not has_read_limits()
     limited = 0.5  # how often a run has a limit
 
     def __init__(self, spark: Any, store: str, checkpoint: Path, **options: str) -> None:
@@ -193,11 +195,18 @@ class TypedQuery(Query):
 
 def run_until_read(query: TypedQuery, count: int, choose: random.Random, follow: bool) -> None:
     """Start the query until it has read `count` rows."""
-    until = query.count + 10 * count
-    while query.count < until:
+    begun = query.count
+    while query.count < begun + 10 * count:
         rows_before = len(query.found)
         limits = {"maxRowsPerTrigger": str(choose.choice([3, 20]))} if choose.random() < query.limited else {}
-        query.start(once=True, schemaChanges="follow" if follow else "fail", **limits)
+        try:
+            query.start(once=True, schemaChanges="follow" if follow else "fail", **limits)
+        except Exception as error:
+            known = query.runs_late and not follow and query.count == begun and "has other columns" in str(error)
+            if not known or len(query.batches) > query.taken:
+                raise
+            query.count += 1
+            continue
         for batch in sorted(query.batches)[query.taken :]:
             for row in sorted(query.batches[batch], key=lambda row: row.seq):
                 types = {field.name: field.dataType.simpleString() for field in query.schemas[batch]}
@@ -268,7 +277,7 @@ def check(
                 if step % 8 < 7 and step < alters - 1:
                     author.write()
                     continue
-                author.write(always=True)  # the queries come to the end, and go on behind a DDL
+                author.write(always=True)  # the queries come to the end, and continue behind a DDL
                 wait_for_position(mariadb, store, put=True)
                 truth = written(store, database)
                 run_until_read(stopped, len(truth), choose, follow=False)
