@@ -13,7 +13,7 @@ from scripts.benchmarks import measure
 from scripts.benchmarks.__main__ import BENCHES, ROOMS
 
 ROOT = Path(__file__).resolve().parent.parent
-ELSEWHERE = {"spark", "tables", "merges", "queue"}
+ELSEWHERE = {"spark", "tables", "merges", "replicate", "queue"}
 
 
 def test_every_module_of_a_room_is_a_bench_or_serves_one() -> None:

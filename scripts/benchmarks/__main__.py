@@ -15,7 +15,7 @@ ROOMS = {  # a folder -> its benches, which are its modules
     "producer": ("decode", "filters", "pipeline", "growth", "memory", "snapshot", "verify"),
     "consumer": ("serve", "queue", "flight"),
     "copies": ("copies", "database_copies"),
-    "spark": ("spark", "tables", "merges"),
+    "spark": ("spark", "tables", "merges", "replicate"),
     "commands": ("start",),
 }
 BENCHES = {bench: room for room, benches in ROOMS.items() for bench in benches}

@@ -34,11 +34,14 @@ def row(key: int, status: str = "new") -> tuple[Any, ...]:
 
 def event(type_: EventType, keys: Iterable[int]) -> bytes:
     """Return the encoded event of one kind, with the rows of these keys."""
+    return encode(rows_event(type_, keys))
+
+
+def rows_event(type_: EventType, keys: Iterable[int]) -> Event:
+    """Return the event of one kind, with the rows of these keys."""
     images = tuple([Row(values if type_ is EventType.UPDATE else None, values) for values in map(row, keys)])
     place = Position("binlog.000001", 4)
-    return encode(
-        Event(EntryType.ROWS, type_, place, 1_700_000_000_000, 1, 100, "0-1-1", 0, database="shop", table=TABLE, rows=images)
-    )
+    return Event(EntryType.ROWS, type_, place, 1_700_000_000_000, 1, 100, "0-1-1", 0, database="shop", table=TABLE, rows=images)
 
 
 def filled(keys: int) -> list[bytes]:

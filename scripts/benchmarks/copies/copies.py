@@ -175,7 +175,7 @@ def _ours(copies: CopySet, kind: str, folder: Path, changes: list[list[bytes]]) 
 
 
 def _by_hand(copies: CopySet, kind: str, folder: Path, changes: list[list[bytes]]) -> float:
-    tables = [_reduced(batch) for batch in changes]
+    tables = [reduced(batch) for batch in changes]
     began = time.perf_counter()
     if kind == "duckdb":
         with duckdb.connect(str(folder / "copy")) as database:
@@ -187,15 +187,21 @@ def _by_hand(copies: CopySet, kind: str, folder: Path, changes: list[list[bytes]
                 database.execute("COMMIT").fetchall()
                 database.unregister("fresh")
         return time.perf_counter() - began
-    copy = DeltaTable(folder / "copy/shop/orders")
+    merge_by_hand(folder / "copy/shop/orders", tables)
+    return time.perf_counter() - began
+
+
+def merge_by_hand(path: Path, tables: list[pa.Table]) -> None:
+    """Merge rows into the Delta table in `path`, table by table."""
+    copy = DeltaTable(path)
     for table in tables:
         values = {name: f"s.{name}" for name in table.column_names}
         merger = copy.merge(table, "t.id = s.id", source_alias="s", target_alias="t")
         merger.when_matched_update(values).when_not_matched_insert(values).execute()
-    return time.perf_counter() - began
 
 
-def _reduced(batch: list[bytes]) -> pa.Table:
+def reduced(batch: list[bytes]) -> pa.Table:
+    """Return the rows that encoded events write, the last of each key."""
     changed = collect(batch, CopiedTables("bench", "bench", Patterns.of_tables("*")), {}, False, lambda database: [])
     (step,) = changed["shop", "orders"].finish()
     assert isinstance(step, Merge)

@@ -50,7 +50,7 @@ class _Case:
             store=self.store, port=server.port, include=(f"bench.{table}",), state=state, snapshot_connections=1
         )
         self._stop = _SPAWN.Event()
-        self._process = _SPAWN.Process(target=_produce, args=(self.settings, self._stop))
+        self._process = _SPAWN.Process(target=produce, args=(self.settings, self._stop))
 
     def __enter__(self) -> _Case:
         self._process.start()
@@ -72,7 +72,8 @@ class _Case:
             EventStore.unlink(self.store, log=True)
 
 
-def _produce(settings: producer.Settings, stop: Any) -> None:
+def produce(settings: producer.Settings, stop: Any) -> None:
+    """Run a producer, as a process of its own, until `stop` is set."""
     producer.run(settings, stop.is_set)
 
 
