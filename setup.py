@@ -45,6 +45,7 @@ if __name__ == "__main__":
         ext_modules=[
             extension("shmstore.producer.native.compiled", "producer/native/compiled.pyx", extra_compile_args=["-O3"]),
             extension("shmstore.consumer.wire.native.entries", "consumer/wire/native/entries.pyx", extra_compile_args=["-O3"]),
+            extension("shmstore.consumer.queues.native.rows", "consumer/queues/native/rows.pyx", extra_compile_args=["-O3"]),
             extension("shmstore.native.hot", "shmstore/native/hot.pyx", extra_compile_args=["-O3"]),
             extension("shmstore.native.columns", "shmstore/native/columns.pyx", extra_compile_args=["-O3"]),
         ],

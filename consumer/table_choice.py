@@ -25,6 +25,10 @@ class TableChoice:
         """Whether `event` is about one of the tables."""
         return any(map(self._match, tables_of(event)))
 
+    def has_table(self, name: str) -> bool:
+        """Whether ``database.table`` is one of the tables."""
+        return self._match(name)
+
     def of(self, batch: Batch) -> Batch:
         """Return the batch with these events alone; their rows are not decoded. Raises `StoreCorrupt` for what is not an event."""
         marks = []

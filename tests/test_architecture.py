@@ -84,7 +84,7 @@ LAYERS = {
     "shmstore.consumer.remote": ("address protocol events", "batch link", "subscription", "store"),
     "shmstore.consumer.flight": ("settings login connections metrics tables", "endpoint", "sessions", "server", "process"),
     "shmstore.consumer.queues": (
-        "queue canal_routing canal_packets",
+        "native queue canal_routing canal_packets row_plans",
         "connecting",
         "kafka_readers",
         "messages kafka nats_stream rabbitmq redis_streams",

@@ -11,6 +11,10 @@ from shmstore.event import ABSENT, EntryType, Event, TableSchema
 
 Convert = Callable[[Any], Any]
 
+#: How compiled code writes a column's values (`consumer/queues/native/cell.pxi`): its name of the form, what makes JSON of text where Python must,
+#: and what a zero date is where it is not itself.
+Form = tuple[str, Convert | None, Any]
+
 #: What holds the text of a statement: also rows that were logged as one, which have no table.
 STATEMENTS: Final = (EntryType.DDL, EntryType.ROWS)
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from shmstore.clock import calendar_ms
-from shmstore.consumer.formats.context import Context, Convert, gtid, image
+from shmstore.consumer.formats.context import Context, Convert, Form, gtid, image
 from shmstore.consumer.formats.ddl_target import ddl_target
 from shmstore.consumer.formats.key_change import filled, key_changes
 from shmstore.consumer.formats.values import base64_text, text_or_base64, utc_text, value_text
@@ -48,7 +48,7 @@ def _payloads(event: Event, context: Context) -> Iterator[_Document]:
                 if not context.counts:
                     yield _transaction_schema, _transaction("BEGIN", event, context)
                 payload["transaction"] = _counted(f"{table.database}.{table.table}", context)
-            yield lambda: _envelope(context.name, table), payload
+            yield lambda: envelope_schema(context.name, table), payload
     elif event.entry is EntryType.END:
         if context.transactions and context.counts:
             yield _transaction_schema, _transaction("END", event, context)
@@ -58,7 +58,7 @@ def _payloads(event: Event, context: Context) -> Iterator[_Document]:
         database, name = ddl_target(event.sql, event.database, event.props)
         source = _source(event, context.name, database, name or None)
         if event.type is EventType.TRUNCATE:
-            yield lambda: _envelope(context.name, TableSchema(database, name, ())), _payload("t", source, None, None)
+            yield lambda: envelope_schema(context.name, TableSchema(database, name, ())), _payload("t", source, None, None)
         else:
             for ddl, changes in _statements(event, database, name):
                 change = {"databaseName": database, "schemaName": None, "ddl": ddl, "tableChanges": changes}
@@ -172,6 +172,24 @@ def _converter(column: Column) -> Convert | None:
     return text_or_base64
 
 
+#: The same for compiled code; of other types it is text, or bytes as base64.
+_FORMS: Final = {"decimal": "digits", "date": "days", "time": "micro_time", "float": "real", "double": "real"}
+
+
+def form(column: Column) -> Form:
+    """Return the form of a column's values for compiled code."""
+    kind, nothing = column.type, None if column.nullable else 0
+    if kind == "datetime":
+        return "micros" if column.scale > 3 else "millis", None, nothing
+    if kind == "timestamp":
+        return "zoned", None, None if column.nullable else "1970-01-01T00:00:00Z"
+    if kind == "bit":
+        return "boolean" if column.size == 1 else "bits", None, None
+    if kind in _GEOMETRIES or kind in ("point", "vector"):
+        return "python", None, None
+    return _FORMS.get(kind, "whole" if kind in _NUMBERS else "plain"), None, nothing
+
+
 def _timestamp(column: Column) -> Convert:
     """ISO 8601 with the column's digits of a second."""
     text, nothing = utc_text(column.scale), None if column.nullable else "1970-01-01T00:00:00Z"
@@ -282,7 +300,8 @@ _SOURCE: Final = [
 
 
 @lru_cache(maxsize=1024)
-def _envelope(name: str, table: TableSchema) -> dict[str, Any]:
+def envelope_schema(name: str, table: TableSchema) -> dict[str, Any]:
+    """Return the schema of a table's documents; `name` is the topics' prefix."""
     columns = [_column(column) for column in table.columns]
     base = f"{name}.{table.database}.{table.table}"
     orders = [_field("total_order", "int64", optional=False), _field("data_collection_order", "int64", optional=False)]

@@ -53,6 +53,11 @@ class Formatter:
         self._shape = _SHAPES[format]
         self._context = Context(name, schemas, transactions, gtids)
 
+    @property
+    def thread(self) -> int | None:
+        """The server's thread of the transaction in hand, where that is known."""
+        return self._context.thread
+
     def lines(self, event: Event, sequence: int | None = None, *, wanted: bool = True) -> Iterator[str]:
         """Yield the documents of `event`; none where the shape has none for it. `sequence` is its number in its store (``seq``, ``id``).
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import orjson
@@ -11,8 +11,8 @@ import orjson
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def dump(document: Mapping[str, Any]) -> bytes:
-    """Return a document as JSON in UTF-8."""
+def dump(document: Any) -> bytes:
+    """Return a document, or a value, as JSON in UTF-8."""
     try:
         return orjson.dumps(document)
     except TypeError:

@@ -14,9 +14,10 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
-from shmstore.consumer.formats.context import Context, Convert, gtid, image
+from shmstore.consumer.formats.context import Context, Convert, Form, gtid, image
 from shmstore.consumer.formats.ddl_target import ddl_target
-from shmstore.consumer.formats.values import NUMBERS, text_or_base64, value_text
+from shmstore.consumer.formats.json_text import dump
+from shmstore.consumer.formats.values import INTEGERS, NUMBERS, text_or_base64, value_text
 from shmstore.event import Column, EntryType, Event, EventType, TableSchema
 
 _OPS: Final = {
@@ -41,6 +42,36 @@ def _value(column: Column) -> Convert | None:
     if kind in NUMBERS:
         return None
     return text_or_base64
+
+
+#: The same for compiled code; of other types it is text, or bytes as base64.
+_FORMS: Final = (
+    {
+        "decimal": "decimal_number",
+        "date": "date",
+        "datetime": "moment",
+        "timestamp": "moment",
+        "time": "time",
+        "set": "list",
+        "json": "document",
+    }
+    | dict.fromkeys(NUMBERS, "real")
+    | dict.fromkeys(INTEGERS, "whole")
+)
+
+
+def form(column: Column) -> Form:
+    """Return the form of a column's values for compiled code."""
+    make = {"decimal": _decimal_json, "json": _document_json}.get(column.type)
+    return _FORMS.get(column.type, "plain"), make, None
+
+
+def _decimal_json(digits: str) -> bytes:
+    return dump(_decimal(Decimal(digits)))
+
+
+def _document_json(text: str) -> bytes:
+    return dump(_document(text))
 
 
 def _decimal(value: Decimal) -> Any:

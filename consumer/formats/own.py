@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from shmstore.consumer.formats.context import STATEMENTS, Context, Convert
+from shmstore.consumer.formats.context import STATEMENTS, Context, Convert, Form
 from shmstore.consumer.formats.ddl_target import ddl_target
 from shmstore.consumer.formats.json_text import dump_rows
-from shmstore.consumer.formats.values import NUMBERS, text_or_base64, utc_text, value_text
+from shmstore.consumer.formats.values import INTEGERS, NUMBERS, text_or_base64, utc_text, value_text
 from shmstore.event import ABSENT, Column, EntryType, Event, EventType, TableSchema
 from shmstore.sources import sources_text
 
@@ -29,6 +29,19 @@ def _value(column: Column) -> Convert | None:
     if column.type in NUMBERS:
         return None
     return text_or_base64
+
+
+#: The same for compiled code; of other types it is text, or bytes as base64.
+_FORMS: Final = (
+    {"timestamp": "utc", "decimal": "digits", "date": "date", "datetime": "moment", "time": "time"}
+    | dict.fromkeys(NUMBERS, "real")
+    | dict.fromkeys(INTEGERS, "whole")
+)
+
+
+def form(column: Column) -> Form:
+    """Return the form of a column's values for compiled code."""
+    return _FORMS.get(column.type, "plain"), None, None
 
 
 @lru_cache(maxsize=1024)

@@ -14,9 +14,11 @@ then forgets the key. Rows of a table without a primary key have no key, and go 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -30,12 +32,22 @@ from shmstore.consumer.formats.json_text import dump
 from shmstore.consumer.formats.key_change import filled, key_changes
 from shmstore.consumer.queues.canal_routing import CanalRouting
 from shmstore.consumer.queues.queue import Message
+from shmstore.consumer.queues.row_plans import MessagePlan, message_plan
 from shmstore.consumer.table_choice import TableChoice, tables_of
+from shmstore.encoding.codec import decode, decode_schema
 from shmstore.errors import install
 from shmstore.event import ABSENT, Event, EventType, TableSchema
 
+try:
+    from shmstore.consumer.queues.native import rows as compiled
+except ImportError:  # built without a compiler
+    compiled = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from shmstore.consumer.queues.canal_packets import CanalPackets
+
+#: True where compiled code makes the messages of the usual events; SHMSTORE_PURE=1 in the environment keeps it from that.
+COMPILED: bool = compiled is not None and os.environ.get("SHMSTORE_PURE", "") in ("", "0")
 
 ORDERS: Final = ("key", "table", "transaction")
 LONGEST_TOPIC: Final = 249  # characters, Kafka's rule
@@ -105,6 +117,15 @@ class Messages:
             self._ddl_topic = self._topic if options.format == "canal" else "{store}"
         self._named = lru_cache(maxsize=4096)(self._name)
         self._tables_partition = lru_cache(maxsize=4096)(self._hash_of_table)
+        self._native = self._compiled() if COMPILED else None
+
+    def of_payload(self, payload: bytes | memoryview, sequence: int) -> Iterable[Message]:
+        """Return the messages of the next event, which is encoded yet. Raises `StoreCorrupt` where it is none."""
+        if self._native is not None:
+            found: Any = self._native.messages(payload, sequence, self._formatter.thread, time.time_ns())
+            if found is not NotImplemented:
+                return found  # type: ignore[no-any-return]
+        return self.of_event(decode(payload, sequence))
 
     def of_event(self, event: Event) -> Iterator[Message]:
         """Yield the messages of the next event."""
@@ -173,6 +194,55 @@ class Messages:
 
     def _hash_of_table(self, topic: str, database: str, table: str) -> int:
         return zlib.crc32(f"{database}.{table}".encode()) % max(1, self._partitions(topic))
+
+    # ---------------------------------------------------------------- rows, compiled
+
+    def _compiled(self) -> compiled.RowMessages | None:
+        """What makes the messages of rows without an object for each value, for most options."""
+        options = self._options
+        if not options.flat or options.transactions or self._keyed == (options.format == "canal"):
+            return None
+        return compiled.RowMessages(
+            self._plan,
+            Message,
+            options.format,
+            dump(options.store),
+            gtids=options.gtids,
+            headers=options.headers,
+            tombstones=self._tombstones,
+            real=dump,
+        )
+
+    def _plan(self, blob: bytes) -> MessagePlan | None:
+        """What is to be made of a table's rows; None where `of_event` must say it."""
+        table, options = decode_schema(blob), self._options
+        owner, name, routing = table.database, table.table, options.routing
+        topic, keyed, unkeyed = self._named(self._topic, owner, name), None, None
+        unwanted = self._choice is not None and not self._choice.has_table(f"{owner}.{name}")
+        if unwanted:
+            pass
+        elif options.format != "canal":
+            if not table.primary_key:
+                unkeyed = self._partition(topic, table, None)
+            elif options.order != "key":
+                keyed = self._partition(topic, table, b"")
+        elif routing is None:
+            unkeyed = 0
+        elif routing.hashes_rows(owner, name):
+            return None
+        else:
+            topic = routing.topic_of(owner, name)
+            unkeyed = routing.partition_of(topic, owner, name, {}, ())
+        return message_plan(
+            table,
+            options.format,
+            options.store,
+            schemas=options.schemas,
+            topic=topic,
+            keyed=keyed,
+            unkeyed=unkeyed,
+            unwanted=unwanted,
+        )
 
     # ---------------------------------------------------------------- as Canal
 

@@ -29,6 +29,7 @@ from shmstore.consumer.formats.json_text import dump
 from shmstore.consumer.monitoring.counters import Counters, figure
 from shmstore.consumer.queues.messages import MessageOptions, Messages
 from shmstore.consumer.queues.queue import EarlyQueue, Mark, Message, MessageTooLarge, Queue, QueueUnreachable
+from shmstore.encoding.codec import decode, stored_head
 from shmstore.event import Event, EventType
 from shmstore.sources import place_text, sources_text
 from shmstore.start_position import parse_start
@@ -160,13 +161,13 @@ class Sender:
         """The messages of a batch, without what is in the queue already, and how many of the first ones the queue took meanwhile."""
         found: list[Message] = []
         taken, early = 0, self._early
-        for event in batch:
-            made = self._messages.of_event(event)
-            if self._place is not None and self._is_in(event):
+        payload: memoryview | None = None
+        for sequence, payload in enumerate(batch.payloads(), batch.first):
+            made = self._messages.of_payload(payload, sequence)
+            if self._place is not None and self._is_in(decode(payload, sequence)):
                 deque(made, maxlen=0)  # they number the transaction's documents
             else:
                 found += made
-            self._inside = "" if event.ends_transaction else event.transaction
             if early is not None and len(found) >= taken + PIECE:
                 try:
                     early.take(found[taken:])
@@ -174,6 +175,9 @@ class Sender:
                 except MessageTooLarge:  # `send` meets it again, with all messages
                     early.open()
                     taken, early = 0, None
+        if payload is not None:
+            last, _ = stored_head(payload)
+            self._inside = "" if last.ends_transaction else last.transaction
         return found, taken
 
     def _send(self, batch: Batch) -> None:

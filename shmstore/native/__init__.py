@@ -7,7 +7,13 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent.parent
-MODULES = ("native/hot", "native/columns", "producer/native/compiled", "consumer/wire/native/entries")
+MODULES = (
+    "native/hot",
+    "native/columns",
+    "producer/native/compiled",
+    "consumer/wire/native/entries",
+    "consumer/queues/native/rows",
+)
 _COSTS = "6 to 23 times the CPU for each row decoded"
 
 

@@ -6,6 +6,7 @@ encodes the event and has the say about errors. So all that must hold here is: w
 
     out.pxi    a growing buffer, and protobuf's varints
     text.pxi   a stored value -> its text
+    stored.pxi a stored event, read but for its rows
     table.pxi  Table: the columns of one table version, and the loop over the rows of an event
     entry.pxi  Entries: a stored event -> its entry
 
@@ -26,5 +27,6 @@ include "../../../shmstore/native/utf8.pxi"
 include "../../../shmstore/native/read.pxi"
 include "out.pxi"
 include "text.pxi"
+include "stored.pxi"
 include "table.pxi"
 include "entry.pxi"

@@ -219,11 +219,11 @@ cdef class Table:
             if at == NULL:
                 return False
             if form == ENUM:
-                i = member_of(column, at, size)
+                i = member_of(column.members, column.count, at, size)
                 if i == 0 and size:
                     return False
                 made = write_unsigned(text, i)
-            elif set_mask(column, at, size, &whole):
+            elif set_mask(column.members, column.count, at, size, &whole):
                 made = write_unsigned(text, whole)
         elif form == JAVA or form == NUMBER:
             if read_double(p, end, &real) == NULL or real - real != 0:
@@ -317,53 +317,3 @@ cdef inline uint8_t* begin_cell(Out* out, uint8_t side, const Piece* head, size_
 
 cdef inline void end_cell(Out* out, uint8_t* to, const Piece* tail) noexcept nogil:
     out.size = put_piece(to, tail.at, tail.size) - out.data
-
-
-cdef inline int member_of(const Column* column, const uint8_t* at, size_t size) noexcept nogil:
-    """The number of a member, from 1; 0 where there is none of that name. Of two the last counts."""
-    cdef int i = column.count
-    while i:
-        i -= 1
-        if column.members[i].size == size and memcmp(column.members[i].at, at, size) == 0:
-            return i + 1
-    return 0
-
-
-cdef bint set_mask(const Column* column, const uint8_t* at, size_t size, uint64_t* mask) noexcept nogil:
-    """The members of a SET as bits; False where one is none, comes twice, or has no bit."""
-    cdef const uint8_t* end = at + size
-    cdef const uint8_t* comma
-    cdef int i
-    mask[0] = 0
-    while size:
-        comma = <const uint8_t*>memchr(at, c",", end - at)
-        i = member_of(column, at, (comma if comma != NULL else end) - at)
-        if not 1 <= i <= 64 or mask[0] >> (i - 1) & 1:
-            return False
-        mask[0] |= <uint64_t>1 << (i - 1)
-        if comma == NULL:
-            return True
-        at = comma + 1
-    return True
-
-
-cdef inline const uint8_t* behind_cell(const uint8_t* p, const uint8_t* end) noexcept nogil:
-    """Where a value ends; NULL where it is none that a row has."""
-    cdef uint8_t head
-    cdef size_t size
-    cdef const uint8_t* at
-    if p >= end:
-        return NULL
-    head = p[0]
-    if head < 0x80 or head >= 0xE0 or head == 0xC0:
-        return p + 1
-    if 0xCC <= head <= 0xD3:
-        size = <size_t>1 << (head - 0xCC & 3)
-    elif head == 0xCA or head == 0xCB:
-        size = 4 << (head - 0xCA)
-    else:
-        at = read_text(p, end, &size)
-        if at == NULL:
-            at = read_bin(p, end, &size)
-        return at + size if at != NULL else NULL
-    return p + 1 + size if <size_t>(end - p) > size else NULL

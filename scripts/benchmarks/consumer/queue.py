@@ -146,7 +146,8 @@ def _bare(server: Server, broker: Broker, load: loads.Load, form: str) -> _Rates
         maker = Messages(MessageOptions(name, form, headers=form != "canal"), lambda topic: 1)
         with Consumer(name, "bare", limit_events=5000, limit_bytes=64 << 20, state=state) as consumer:
             for batch in consumer:
-                made.append([message for event in batch for message in maker.of_event(event)])
+                payloads = enumerate(batch.payloads(), batch.first)
+                made.append([message for number, payload in payloads for message in maker.of_payload(payload, number)])
                 rows += batch.rows
                 if rows >= load.rows:
                     break

@@ -29,7 +29,7 @@ def test_why_and_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         built.touch()
     monkeypatch.setattr(native, "_PACKAGE", tmp_path)
     assert (
-        "native/hot, native/columns, producer/native/compiled, consumer/wire/native/entries were not compiled"
+        "native/hot, native/columns, producer/native/compiled, consumer/wire/native/entries, consumer/queues/native/rows were not compiled"
         in native.pure_python()
     )
 

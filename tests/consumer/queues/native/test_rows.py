@@ -1,0 +1,176 @@
+"""shmstore.consumer.queues.native.rows: the pure maker of messages is the reference, byte for byte and error for error."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shmstore.consumer.formats import canal, debezium
+from shmstore.consumer.formats.formatter import FORMATS
+from shmstore.consumer.queues import messages
+from shmstore.consumer.queues.canal_routing import CanalRouting
+from shmstore.consumer.queues.messages import COMPILED, MessageOptions, Messages
+from shmstore.consumer.queues.queue import Message
+from shmstore.encoding.codec import Header, decode, encode_schema, encode_stored
+from shmstore.errors import StoreCorrupt
+from shmstore.event import Column, EntryType, EventType, TableSchema
+from tests.consumer.wire.native.test_entries import headers, rows_events, transactions
+
+_WANTED = (shutil.which("cc") or shutil.which("gcc")) and os.environ.get("SHMSTORE_PURE", "") in ("", "0")
+pytestmark = pytest.mark.skipif(not COMPILED, reason="built without a compiler")
+
+_NOW = 1_700_000_000_123_456_789  # nanoseconds
+
+
+def test_it_is_built() -> None:
+    """Where there is a compiler, the fast maker is there."""
+    assert COMPILED or not _WANTED
+
+
+@pytest.fixture(autouse=True)
+def _still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time stands still: documents say when they were made."""
+
+    class Clock:
+        @staticmethod
+        def time_ns() -> int:
+            return _NOW
+
+    monkeypatch.setattr(messages, "time", Clock)
+    monkeypatch.setattr(debezium, "time", Clock)
+    for module in (canal, debezium):
+        monkeypatch.setattr(module, "calendar_ms", lambda: _NOW // 1_000_000)
+
+
+@st.composite
+def options(draw: st.DrawFn) -> MessageOptions:
+    """How messages are made, in every format."""
+    form = draw(st.sampled_from(FORMATS))
+    routing = None
+    if form == "canal" and draw(st.booleans()):
+        hashed = draw(st.sampled_from(["", "s.*:$pk$", ".*\\..*:$pk$", "s.t"]))
+        routing = CanalRouting("to", draw(st.sampled_from(["", ".*\\..*"])), partitions_num=3, partition_hash=hashed)
+    return MessageOptions(
+        "störe",
+        form,
+        topic=draw(st.sampled_from([None, "{table}"])),
+        order="key" if routing is not None else draw(st.sampled_from(["key", "key", "table", "transaction"])),
+        tombstones=draw(st.sampled_from([None, True, False])),
+        schemas=form == "debezium" and draw(st.booleans()),
+        gtids=form == "canal" and draw(st.booleans()),
+        headers=draw(st.booleans()),
+        tables=draw(st.sampled_from([None, "s.t*", "other.*"])),
+        routing=routing,
+    )
+
+
+def outcome(maker: Messages, payload: bytes, sequence: int, *, pure: bool) -> list[Message] | str:
+    """The messages, or what kind of error there was."""
+    try:
+        made = maker.of_event(decode(payload, sequence)) if pure else maker.of_payload(payload, sequence)
+        return [message._replace(headers=list(message.headers)) for message in made]
+    except StoreCorrupt:
+        return "corrupt"
+    except (ArithmeticError, LookupError, TypeError, ValueError, struct.error) as error:  # of values that no server has
+        return type(error).__name__
+
+
+def makers(chosen: MessageOptions) -> tuple[Messages, Messages]:
+    return Messages(chosen, lambda topic: 7), Messages(chosen, lambda topic: 7)
+
+
+@given(payloads=st.lists(rows_events() | transactions(), min_size=1, max_size=4), chosen=options())
+@settings(max_examples=500)
+def test_the_messages_are_the_references(payloads: list[bytes], chosen: MessageOptions) -> None:
+    """Of any rows, images, types, NULLs and options, and after whatever came before, the messages are those of the pure maker."""
+    maker, reference = makers(chosen)
+    for sequence, payload in enumerate(payloads, 5):
+        assert outcome(maker, payload, sequence, pure=False) == outcome(reference, payload, sequence, pure=True)
+
+
+@given(payload=rows_events() | transactions(), data=st.data(), chosen=options())
+@settings(max_examples=300)
+def test_damaged_bytes(payload: bytes, data: st.DataObject, chosen: MessageOptions) -> None:
+    """Whatever is overwritten, cut off or added, the outcome is the reference's, and no memory beyond the event is looked at."""
+    damaged = bytearray(payload)
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(
+            st.sampled_from([0x00, 0x90, 0xC0, 0xC2, 0xCA, 0xCB, 0xFF]) | st.integers(0, 255)
+        )
+    cut = data.draw(st.sampled_from([0, 0, 1, 7]))
+    for changed in (bytes(damaged), bytes(damaged[: len(damaged) - cut]), payload[:-1], payload + b"\xc0"):
+        maker, reference = makers(chosen)
+        assert outcome(maker, changed, 5, pure=False) == outcome(reference, changed, 5, pure=True)
+
+
+_COLUMNS = (
+    *(Column("id", "bigint", unsigned=True, nullable=False), Column("n", "int"), Column("d", "decimal", size=12, scale=2)),
+    *(Column("f", "float"), Column("x", "double"), Column("t", "time", scale=3), Column("b", "bit", size=12)),
+    *(Column("raw", "varbinary", size=9), Column("j", "json"), Column("e", "enum", members=("a", "b"), charset="utf8mb4")),
+    *(Column("s", "set", members=("a", "b"), charset="utf8mb4"), Column("at", "datetime", scale=6), Column("day", "date")),
+    *(Column("seen", "timestamp"), Column("v", "varchar", size=80, charset="utf8mb4"), Column("y", "year")),
+)
+_VALUES = [
+    *(2**64 - 1, -5, "-12.30", 1.5, 1e16, -3_020_399_123_000, 3000, b"\x00\xff", '{"a": "\\u0001 ä"}', "b", "a,b"),
+    *(1_700_000_000_123_456, 19000, 1_700_000_000_000_000, 'q"\\\b\f\n\r\t\x01\x1f\x7fä日😀', 2024),
+]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("kind", [EventType.INSERT, EventType.UPDATE, EventType.DELETE, EventType.READ])
+def test_the_usual_is_not_handed_back(form: str, kind: EventType) -> None:
+    """Rows as servers log them are made by the compiled code itself, not by the reference: of every kind of type, with control characters and NULLs."""
+    table = TableSchema("s", "t", _COLUMNS, (0,))
+    nothing = [_VALUES[0], *[None] * (len(_VALUES) - 1)]
+    changed = [_VALUES[0], 6, "7.00", 2.5, -0.5, 1000, 1, b"", _VALUES[8], "a", "", 0, 0, 0, "", 1970]
+    before = [_VALUES, nothing, changed] if kind in (EventType.UPDATE, EventType.DELETE) else None
+    after = [changed, _VALUES, nothing] if kind is not EventType.DELETE else None
+    if kind is EventType.UPDATE:  # a document that changes in text may be the same in Maxwell's
+        before = [_VALUES, nothing, changed]
+        after = [changed, nothing, changed]
+    props = {"thread_id": "7"}
+    at = ("b.1", 900, 90, 1_700_000_000_123, 1, "u:5")
+    head = Header(int(EntryType.ROWS), int(kind), *at, 0, 0, "u:1-5", 0, "", "", props)
+    payload = encode_stored(head, encode_schema(table), [None, before, None, after])
+    maker, reference = makers(MessageOptions("store", form))
+    assert maker._native is not None
+    found = maker._native.messages(payload, 3, None, _NOW)
+    assert found is not NotImplemented
+    wanted = list(reference.of_event(decode(payload, 3)))
+    assert [message._replace(headers=list(message.headers)) for message in found] == wanted
+    assert any(b"\\u001f" in (message.value or b"") for message in found)
+
+
+@given(st.data())
+@settings(max_examples=100)
+def test_a_thread_is_that_of_its_transaction(data: st.DataObject) -> None:
+    """Debezium's and Maxwell's documents have the thread that the transaction's begin said, also of a begin that the other maker read."""
+    form = data.draw(st.sampled_from(["debezium", "maxwell"]))
+    table = TableSchema("s", "t", (Column("id", "int"),), (0,))
+    head = data.draw(headers(EntryType.ROWS, EventType.INSERT))
+    thread = data.draw(st.sampled_from(["", "7", "4294967295"]))
+    begin = encode_stored(
+        head._replace(entry=int(EntryType.BEGIN), type=0, props={"thread_id": thread} if thread else {}, sql=""), None, None
+    )
+    rows = encode_stored(head, encode_schema(table), [None, None, None, [[1]]])
+    maker, reference = makers(MessageOptions("store", form))
+    for sequence, payload in enumerate((begin, rows)):
+        found = outcome(maker, payload, sequence, pure=False)
+        assert found == outcome(reference, payload, sequence, pure=True)
+    if thread:
+        assert thread.encode() in (found[0].value or b"")  # type: ignore[union-attr]
+
+
+def test_pure_on_request() -> None:
+    """SHMSTORE_PURE=1 keeps the compiled maker out."""
+    script = "from shmstore.consumer.queues import messages; print(messages.COMPILED)"
+    environment = {**os.environ, "SHMSTORE_PURE": "1"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
