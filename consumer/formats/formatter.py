@@ -58,6 +58,10 @@ class Formatter:
         """The server's thread of the transaction in hand, where that is known."""
         return self._context.thread
 
+    def begin(self, thread: int | None) -> None:
+        """Take note of a transaction of that thread, where its begin is not looked at. Transaction metadata needs the begin itself."""
+        self._context.thread = thread
+
     def lines(self, event: Event, sequence: int | None = None, *, wanted: bool = True) -> Iterator[str]:
         """Yield the documents of `event`; none where the shape has none for it. `sequence` is its number in its store (``seq``, ``id``).
 

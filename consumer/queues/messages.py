@@ -123,8 +123,11 @@ class Messages:
         """Return the messages of the next event, which is encoded yet. Raises `StoreCorrupt` where it is none."""
         if self._native is not None:
             found: Any = self._native.messages(payload, sequence, self._formatter.thread, time.time_ns())
+            if type(found) is list:
+                return found
             if found is not NotImplemented:
-                return found  # type: ignore[no-any-return]
+                self._formatter.begin(found)
+                return ()
         return self.of_event(decode(payload, sequence))
 
     def of_event(self, event: Event) -> Iterator[Message]:

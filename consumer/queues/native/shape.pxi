@@ -56,7 +56,7 @@ cdef class RowMessages:
         free(self.tail.data)
 
     def messages(self, payload, int64_t sequence, thread, int64_t now):
-        """The messages of a stored event as a list; NotImplemented where the reference must make them. `thread` is that of its transaction, `now` the
+        """The messages of a stored event as a list; of a transaction's begin its thread, or None; NotImplemented where the reference must say it. `thread` is that of its transaction, `now` the
         nanoseconds since 1970."""
         cdef Py_buffer view
         if self.busy:
@@ -72,19 +72,14 @@ cdef class RowMessages:
     cdef object made(self, const uint8_t* p, const uint8_t* end, int64_t sequence, object thread, int64_t now):
         cdef Stored event
         cdef RowTable table
-        cdef size_t i
         if not read_stored(p, end, &event) or event.sql.size:
             return NotImplemented
         if event.entry != ROWS_ENTRY:
-            # Of a transaction's begin and end these two say nothing, and do not note it.
-            if self.shape > OWN or event.schema.at != NULL or event.type > READ_TYPE:
+            if event.schema.at != NULL or event.type > READ_TYPE:
                 return NotImplemented
-            if event.entry != BEGIN_ENTRY and event.entry != END_ENTRY and event.entry != HEARTBEAT_ENTRY:
-                return NotImplemented
-            for i in range(event.props.thread_id.size):
-                if not c"0" <= event.props.thread_id.at[i] <= c"9":
-                    return NotImplemented
-            return []
+            if event.entry == BEGIN_ENTRY:
+                return begun(&event.props.thread_id)
+            return [] if event.entry == END_ENTRY or event.entry == HEARTBEAT_ENTRY else NotImplemented
         if event.schema.at == NULL or not event.rows or (event.before == NULL and event.after == NULL):
             return NotImplemented
         # The type, and the images that belong to it.
@@ -488,6 +483,19 @@ cdef inline bint is_zero(const uint8_t* at, size_t size) noexcept nogil:
         if at[i] != c"0" and at[i] != c"." and at[i] != c"-":
             return False
     return True
+
+
+cdef object begun(const Piece* text):
+    """The thread that a transaction's begin names; None where it names none."""
+    cdef size_t i
+    cdef int64_t thread = 0
+    if text.size > 18:
+        return NotImplemented
+    for i in range(text.size):
+        if not c"0" <= text.at[i] <= c"9":
+            return NotImplemented
+        thread = thread * 10 + (text.at[i] - c"0")
+    return thread if text.size else None
 
 
 cdef inline const char* canal_type(int64_t type_) noexcept nogil:
