@@ -44,11 +44,17 @@ class TableScan:
         self.is_typed = decoder.table is not None
         self.follows = self.is_typed and decoder.options.schema_changes == "follow"
         self._lineage = None if decoder.table is None else Lineage(decoder.table)
-        self.forget()
+        self._begun = None if self._lineage is None else self._lineage.state  # the lineage in front of all events
+        self._since: int | None = None  # the event that this holds from, once it is known
+        self._forget()
 
-    def forget(self) -> None:
-        """Begin again: the store was re-created."""
-        self._since: int | None = None  # the event that the plan holds from, once it is known
+    def begin_anew(self, last: int) -> None:
+        """Forget all events: the store was re-created, where they have other numbers. The columns stay as they were behind event `last`."""
+        self._begun = next((state for sequence, state in reversed(self._states) if sequence <= last), self._begun)
+        self._since = 0
+        self._forget()
+
+    def _forget(self) -> None:
         self._names: list[tuple[int, Names]] = []  # from which event on which ones hold
         self._states: list[tuple[int, LineageState]] = []  # behind which event the lineage was so
         self._looked = (0, -1)  # the events that both are known for
@@ -100,14 +106,14 @@ class TableScan:
     def _rewind(self, first: int) -> None:
         """Have the lineage as it was in front of event `first`."""
         assert self._lineage is not None
-        assert self._decoder.table is not None
+        assert self._begun is not None
         if first > self._looked[1] + 1 or first < self._looked[0]:  # nothing is known of what is in between
-            self.forget()
+            self._forget()
             self._looked = (first, first - 1)
         self._names = [one for one in self._names if one[0] < first]
         while self._states and self._states[-1][0] >= first:
             self._states.pop()
-        self._lineage.state = self._states[-1][1] if self._states else Lineage(self._decoder.table).state
+        self._lineage.state = self._states[-1][1] if self._states else self._begun
 
     def _walk(self, events: Events | StoredEvents, rows: NDArray[np.int64], first: int, plan: TableSchema) -> ColumnTurn | None:
         """Go through the DDLs, and the events in which the table's columns may be others than in the one before."""

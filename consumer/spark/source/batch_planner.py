@@ -54,6 +54,7 @@ class BatchPlanner:
         self.ends_at_turn = False  # whether the last end that was found is in front of rows that a typed query's plan is not for
         self._empty = (0, -1, -1, 0.0)  # epoch, start, and last event of a run without a row for the query; since when
         self._epoch = 0  # of what the scan has seen
+        self._end = -1  # of the micro-batch that was planned last
         self._planned: tuple[int, int, np.ndarray[Any, Any]] | None = None  # epoch, first event, and where each event ends
         self._stall = (-1, -1, 0.0)
 
@@ -63,7 +64,10 @@ class BatchPlanner:
         It is the last transaction end within `limit` (and half the ring, without a log), after at least one transaction, and never
         beyond `frozen`. Raises `SchemaChanged` where the next row has other columns than a typed query's plan.
         """
-        return self._window(base, limit, frozen) if self._scan is None else self._end_with_rows(self._scan, base, limit, frozen)
+        if self._scan is None:
+            return self._window(base, limit, frozen)
+        self._end = self._end_with_rows(self._scan, base, limit, frozen)
+        return self._end
 
     def _end_with_rows(self, scan: TableScan, base: int, limit: BatchLimit, frozen: int | None) -> int:
         """As `end_after`, of a query that does not read all tables: events are looked at in windows that grow, until there are rows enough."""
@@ -116,10 +120,11 @@ class BatchPlanner:
             self._scan.catch_up(self._owner.store, base)
 
     def _look_anew(self, scan: TableScan, store: EventStore) -> None:
-        """Forget what the scan knows where the store was re-created: the same events have other sequences."""
+        """Have the scan begin anew where the store was re-created: the same events have other sequences."""
         if self._epoch != store.epoch:
+            if self._epoch:
+                scan.begin_anew(self._end)
             self._epoch = store.epoch
-            scan.forget()
 
     def _end_without_rows(self, base: int, end: int) -> int:
         """`base`, so that no micro-batch is run; now and then `end`, so that the store need not keep these events for the query."""

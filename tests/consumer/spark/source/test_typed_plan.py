@@ -259,6 +259,23 @@ def test_what_ddls_did_before_the_planned_row_is_in_the_plan(store: EventStore, 
     assert [row["after"] for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()] == wanted
 
 
+def test_columns_are_followed_into_a_store_that_is_re_created(store_name: str) -> None:
+    """A query that runs has read over a DDL, which does not come again."""
+    for found in ([1, 2], [3]):
+        binlog = Binlog()
+        with EventStore.create(store_name, log_size=16 << 20) as store:
+            store.put(
+                [*binlog.insert((1, 10, 20), table=table("id", "a", "b")), *binlog.ddl("ALTER TABLE orders RENAME COLUMN b TO c")]
+            )
+            store.put(binlog.insert((2, 10, 20), table=table("id", "a", "c")))
+            if found == [3]:
+                store.put(binlog.insert((3, 10, 20), table=table("id", "a", "c")))
+            else:
+                run = Run(store.name, schemaChanges="follow")
+            assert run.batch() == [{"id": key, "a": 10, "b": 20} for key in found]
+        EventStore.unlink(store_name, log=True)
+
+
 @pytest.mark.parametrize(
     ("sql", "after", "again"),
     [
