@@ -120,7 +120,7 @@ class BatchPlanner:
             self._scan.catch_up(self._owner.store, base)
 
     def _look_anew(self, scan: TableScan, store: EventStore) -> None:
-        """Have the scan begin anew where the store was re-created: the same events have other sequences."""
+        """Have the scan begin again where the store was re-created: the same events have other sequences."""
         if self._epoch != store.epoch:
             if self._epoch:
                 scan.begin_anew(self._end)
