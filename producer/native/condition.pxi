@@ -324,6 +324,8 @@ cdef bint is_like(const uint8_t* p, const uint8_t* end, const uint32_t* pattern,
     while p < end:
         if pattern < stop and pattern[0] == LIKE_ANY:
             pattern += 1
+            if pattern == stop:
+                return True  # whatever follows
             p = first_place(p, end, pattern, stop)
             if p == NULL:
                 return False
