@@ -76,7 +76,6 @@ class EventStore(StoreView):
         # Held from the look whether the store is there until the cursor is moved: the keeper of a store that was taken away does not end
         # between the two. The compiled puts need none, as they do both without giving the interpreter lock away.
         self._putting = threading.RLock()
-        self._linked_at = 0.0
         _open_stores.add(self)
 
     # ------------------------------------------------------------ create, attach, unlink, close
