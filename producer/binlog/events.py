@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 from shmstore.errors import UnsupportedEvent
@@ -155,6 +155,7 @@ def _whole(parse: Callable[P, T]) -> Callable[P, T]:
 
 
 _QUERY = struct.Struct("<IIBHH")
+_CHARSETS = struct.Struct("<HHH")
 # sizes of the status variables of a QUERY event; negative: special
 _STATUS_SIZE = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8}
 _STATUS_FLAGS, _STATUS_SQL_MODE, _STATUS_CHARSET, _STATUS_MICROSECOND, _STATUS_EXPLICIT_TIMESTAMPS, _STATUS_HRNOW = (
@@ -179,34 +180,32 @@ def query(body: bytes, flags: int = 0) -> QueryEvent:
     text = body[at + database_size + 1 :]
     if at + database_size + 1 > len(body):
         raise ValueError("its text is missing")
-    client, microsecond, session = _status(body[_QUERY.size : at])
-    session = session._replace(temporary=bool(flags & TEMPORARY_FLAG), failed=bool(error_code))
+    client, microsecond, session = _status(body[_QUERY.size : at], flags & TEMPORARY_FLAG != 0, error_code != 0)
     if is_generated(text):
         session = session._replace(literals="", rewritten=True)
     sql = statement_text(text, client, session.mode)
     return QueryEvent(sql, database, thread_id, microsecond, error_code, session, bool(session.sql_mode & STRICT))
 
 
-def _status(status: bytes) -> tuple[int, int, Session]:
+def _status(status: bytes, temporary: bool, failed: bool) -> tuple[int, int, Session]:
     """Return (client collation id or 0, microsecond, session) of the status variables; stops at the first unknown one."""
     charset = microsecond = at = 0
-    session = Session(sql_mode=STRICT)
+    sql_mode, client, literals, server, database = STRICT, "", "", "", ""
+    options = explicit_timestamps = None
     while at < len(status):
         code = status[at]
         at += 1
         if code == _STATUS_CHARSET:
-            charset, literals, server = struct.unpack_from("<HHH", status, at)
-            session = session._replace(
-                client=_charset_name(charset), literals=_charset_name(literals), server=_charset_name(server)
-            )
+            charset, *others = _CHARSETS.unpack_from(status, at)
+            client, literals, server = map(_charset_name, (charset, *others))
         elif code == _STATUS_SQL_MODE:
-            session = session._replace(sql_mode=int.from_bytes(status[at : at + 8], "little"))
+            sql_mode = int.from_bytes(status[at : at + 8], "little")
         elif code == _STATUS_FLAGS:
-            session = session._replace(options=int.from_bytes(status[at : at + 4], "little"))
+            options = int.from_bytes(status[at : at + 4], "little")
         elif code == _STATUS_DATABASE:
-            session = session._replace(database=_charset_name(int.from_bytes(status[at : at + 2], "little")))
+            database = _charset_name(int.from_bytes(status[at : at + 2], "little"))
         elif code == _STATUS_EXPLICIT_TIMESTAMPS:
-            session = session._replace(explicit_timestamps=bool(status[at]))
+            explicit_timestamps = bool(status[at])
         elif code in (_STATUS_MICROSECOND, _STATUS_HRNOW):
             microsecond = int.from_bytes(status[at : at + 3], "little")
         size = _STATUS_SIZE.get(code)
@@ -227,9 +226,13 @@ def _status(status: bytes) -> tuple[int, int, Session]:
                 at = status.index(0, at) + 1
         else:
             break
+    session = Session(
+        sql_mode, client, literals, server, database, options, explicit_timestamps, temporary, rewritten=False, failed=failed
+    )
     return charset, microsecond, session
 
 
+@lru_cache(maxsize=64)
 def _charset_name(collation: int) -> str:
     """The character set of a collation id; empty where this version does not know it."""
     try:

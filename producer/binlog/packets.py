@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from shmstore.errors import UnsupportedEvent
 from shmstore.producer.binlog import events
@@ -22,6 +22,8 @@ KEPT = HEADER_SIZE + 64  # bytes of an event that is passed over which are hande
 _NAMED = 5 + HEADER_SIZE + 8  # bytes of the first packet that name the table of a rows event
 LeavesOut = Callable[[int, bytes], bool]
 _FORMAT = int(EventCode.FORMAT)  # an enum's member costs more to look up than the rest of a comparison
+_tuple: Final = tuple.__new__
+_SUMMED = 0x2144DF1C  # the CRC-32 of any bytes with theirs behind them
 _HEADER = struct.Struct("<IBIIIH")
 _HEAD = struct.Struct("<I")  # of a packet: its length, and its number in the fourth byte
 
@@ -255,21 +257,17 @@ class EventSplitter:
             if not _sums_up(data, at, stop):
                 raise ChecksumMismatch(f"the checksum of an event of type {code} that ends at {end} is wrong")
             last -= 4
-        return RawEvent(code, timestamp, server_id, size, end, flags, bytes(data[at + HEADER_SIZE : last]))
+        fields = code, timestamp, server_id, size, end, flags, bytes(data[at + HEADER_SIZE : last])
+        return _tuple(RawEvent, fields)  # as RawEvent(*fields), in less than half of its time
 
 
 def _sums_up(data: memoryview, at: int, stop: int) -> bool:
-    return stop - at >= HEADER_SIZE + 4 and zlib.crc32(data[at : stop - 4]) == int.from_bytes(data[stop - 4 : stop], "little")
-
-
-def is_run(piece: Any) -> bool:
-    """Whether `piece`, of what a splitter returns, is a compiled run of events; else it is one event."""
-    return not isinstance(piece, RawEvent)
+    return stop - at >= HEADER_SIZE + 4 and zlib.crc32(data[at:stop]) == _SUMMED
 
 
 def singly(piece: Any) -> Iterable[RawEvent]:
-    """The events of `piece`, of what a splitter returns."""
-    return piece.raw(RawEvent) if is_run(piece) else (piece,)
+    """The events of `piece`, of what a splitter returns: one event, or a compiled run of them."""
+    return (piece,) if isinstance(piece, RawEvent) else piece.raw(RawEvent)
 
 
 def new_splitter(sequence: int = 1, leaves_out: LeavesOut | None = None) -> Any:

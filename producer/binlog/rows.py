@@ -228,12 +228,15 @@ class RowsDecoder:
         """Forget the table ids, at a rotation or on a new connection. What was compiled stays."""
         self._tables.clear()
 
-    def rows(self, event_type: int, body: bytes | memoryview) -> DecodedRows:
-        """Decode a rows event, of which `body` may be a view. Raises `UnsupportedEvent`, or `SchemaUnknown` where the log and the history lack the schema."""
+    def rows(self, event_type: int, body: bytes | memoryview, table: TableMap | None = None) -> DecodedRows:
+        """Decode a rows event, of `table` where that was asked already; `body` may be a view.
+
+        Raises `UnsupportedEvent`, or `SchemaUnknown` where the log and the history lack the schema.
+        """
         kind = _KINDS.get(event_type)
         if kind is None:
             raise UnsupportedEvent(f"event type {event_type} is not a rows event this version knows ({sorted(_KINDS)})")
-        table = self.table_of(body)
+        table = table or self.table_of(body)
         if table is _NO_TABLE:
             return DecodedRows(table, kind.type, [None, None, None, None], 0)
         fields = table.layout.fields
@@ -248,7 +251,7 @@ class RowsDecoder:
             width = (count + 7) // 8
             end = at + (2 * width if kind.type is EventType.UPDATE else width)
             bits = bytes(body[at:end])
-            key = (self._compiled, kind.type, kind.partial, bits)
+            key = (self._compiled, event_type, bits)
             entry = table.layout.decoders.get(key)
             if entry is None:
                 if len(body) < end:

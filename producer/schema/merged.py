@@ -71,6 +71,7 @@ class MergedTables:
 
     def __init__(self, renaming: Renaming = NO_SHARDS) -> None:
         self.renaming = renaming
+        self._renames = bool(renaming)
         #: What the DDL that was followed last did to shards.
         self.moved: list[Moved] = []
         self._versions: dict[TableName, list[_TargetVersion]] = {}
@@ -81,7 +82,7 @@ class MergedTables:
         self._filter: TableFilter | None = None  # that the plans are of
 
     def __bool__(self) -> bool:
-        return bool(self.renaming)
+        return self._renames
 
     # ------------------------------------------------------------ definitions
 
@@ -222,7 +223,7 @@ class MergedTables:
     def plan(self, table_filter: TableFilter, schema: TableSchema, blob: bytes) -> TablePlan:
         """Return what is done with the rows of the table version `schema`, encoded as `blob`: what `table_filter` says, and for a shard what makes
         rows of its target of them. Raises `UnsupportedEvent` where they cannot be."""
-        if not self.renaming:
+        if not self._renames:
             return table_filter.plan(schema, blob)
         if table_filter is not self._filter:
             self._filter = table_filter
@@ -234,7 +235,7 @@ class MergedTables:
 
     def seen_as(self, database: str, table: str) -> TableName:
         """Return the name that readers see for a table."""
-        return self.renaming.seen_as(database, table) if self.renaming else (database, table)
+        return self.renaming.seen_as(database, table) if self._renames else (database, table)
 
     def _make_plan(self, plan: TablePlan, schema: TableSchema) -> TablePlan:
         name = schema.database, schema.table

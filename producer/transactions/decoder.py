@@ -18,7 +18,7 @@ from shmstore.event import FILTERS_CHANGED
 from shmstore.producer.binlog import events
 from shmstore.producer.binlog.compression import cut_events, payload_pieces, uncompress_query
 from shmstore.producer.binlog.events import ARTIFICIAL_FLAG, HEADER_SIZE, IGNORABLE_FLAG, EventCode, RawEvent
-from shmstore.producer.binlog.packets import is_run, singly
+from shmstore.producer.binlog.packets import singly
 from shmstore.producer.binlog.rows import ROWS_EVENTS, RowsDecoder, Schemas
 from shmstore.producer.binlog.statement_text import without_mariadb
 from shmstore.producer.binlog.table_map import TableMap
@@ -53,6 +53,7 @@ _HARMLESS = frozenset(
         EventCode.BINLOG_CHECKPOINT,
     }
 )
+_HEARTBEAT = int(EventCode.HEARTBEAT)  # compared with every event: an enum's member takes longer
 _TEXTS = frozenset({EventCode.ROWS_QUERY, EventCode.ANNOTATE_ROWS})  # of statements whose rows follow
 RENAMED_FROM = "renamed_from"  # the property that names the shards which a DDL was about
 _FIXES: dict[int, str] = {
@@ -174,30 +175,18 @@ class EventDecoder:
 
         Raises `UnsupportedEvent` or `SchemaUnknown`, naming the position, unless the settings say to skip it.
         """
-        if self._fast_path is not None and is_run(piece):
+        if isinstance(piece, RawEvent):
+            self.feed_one(piece)
+        elif self._fast_path is not None:
             self._fast_path.run(piece)
-            return
-        for raw in singly(piece):
-            self.feed_one(raw)
+        else:
+            for raw in singly(piece):
+                self.feed_one(raw)
 
     def feed_one(self, raw: RawEvent) -> None:
         """Take one event, in Python. Raises what `feed` raises."""
-        if raw.end and not raw.flags & ARTIFICIAL_FLAG and raw.code != EventCode.HEARTBEAT:
+        if raw.end and not raw.flags & ARTIFICIAL_FLAG and raw.code != _HEARTBEAT:
             self.state.advance(raw.end)
-        self._dispatch(raw)
-
-    def leaves_out(self, code: int, beginning: bytes) -> bool:
-        """Whether an event adds nothing but to counts, according to the first 8 bytes of its body: `feed` needs no more of it. Call it once all
-        before it was fed."""
-        if code in _TEXTS:
-            return not self._keep_rows_query
-        return code in ROWS_EVENTS and self.rows_decoder.knows(beginning) and not self._passes_rows(beginning)
-
-    def _passes_rows(self, body: bytes) -> bool:
-        table = self.rows_decoder.table_of(body)
-        return self.filter.passes(table.database, table.table)
-
-    def _dispatch(self, raw: RawEvent) -> None:
         try:
             take = self._take.get(raw.code)
             if take is not None:
@@ -211,6 +200,16 @@ class EventDecoder:
                 raise type(error)(where) from error
             self.skipped += 1
             self._log.error("skipped %s", where)
+
+    def leaves_out(self, code: int, beginning: bytes) -> bool:
+        """Whether an event adds nothing but to counts, according to the first 8 bytes of its body: `feed` needs no more of it. Call it once all
+        before it was fed."""
+        if code in _TEXTS:
+            return not self._keep_rows_query
+        if code not in ROWS_EVENTS or not self.rows_decoder.knows(beginning):
+            return False
+        table = self.rows_decoder.table_of(beginning)
+        return not self.filter.passes(table.database, table.table)
 
     def _rotate(self, raw: RawEvent) -> None:
         file, offset = events.rotate(raw.body)
@@ -351,7 +350,7 @@ class EventDecoder:
 
     def _query(self, raw: RawEvent) -> None:
         query = events.query(raw.body, raw.flags)
-        if not self.rows_decoder.mariadb:
+        if not self.rows_decoder.mariadb and "/*M!" in query.sql:
             query = query._replace(sql=without_mariadb(query.sql, query.mode))
         statement = classify(query.sql, query.database, query.mode)
         kind = statement.kind
@@ -504,12 +503,12 @@ class EventDecoder:
     def _rows(self, raw: RawEvent) -> None:
         self._require_open("rows")
         self.state.order += 1
-        if not self._passes_rows(raw.body):
+        table = self.rows_decoder.table_of(raw.body)
+        if not self.filter.passes(table.database, table.table):
             self.state.filtered_events += 1
             return
-        table = self.rows_decoder.table_of(raw.body)
         try:
-            decoded = self.rows_decoder.rows(raw.code, raw.body)
+            decoded = self.rows_decoder.rows(raw.code, raw.body, table)
         except SchemaUnknown as error:
             if self._present is None or not isinstance(self._schemas, SchemaHistory):
                 raise

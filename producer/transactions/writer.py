@@ -9,7 +9,7 @@ of its put: two parts never fit into one. What is read again up to it must be wh
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from shmstore import EntryType, EventType, SlotFlag
 from shmstore.encoding.codec import Header, encode_head, pack, stored_head, stored_parts
@@ -18,6 +18,8 @@ from shmstore.producer.errors import TransactionBroken
 from shmstore.producer.transactions.buffer import TransactionBuffer
 from shmstore.producer.transactions.replay import Replayed
 from shmstore.producer.transactions.state import NO_PROPS, HalfTransaction, TransactionState
+
+_tuple: Final = tuple.__new__
 
 
 class EventWriter:
@@ -63,7 +65,7 @@ class EventWriter:
             self._require_same(state.tail)
             buffer.part = max(buffer.part, state.tail.part + 1)
         time_ms = raw.timestamp * 1000 + microsecond // 1000
-        header = Header(
+        fields = (
             int(entry),
             int(type_),
             state.file,
@@ -79,7 +81,9 @@ class EventWriter:
             database,
             sql,
             props,
+            None,
         )
+        header = _tuple(Header, fields)  # as Header(*fields), in less than half of its time
         parts = stored_parts(header, schema, body)
         if buffer.overflows(sum(map(len, parts))):
             self.cut()

@@ -118,6 +118,7 @@ _KINDS: Final = tuple([get_origin(kind) or kind for kind in get_type_hints(Heade
 _NIL: Final = b"\xc0"
 _EVENT: Final = bytes([0x95, FORMAT])  # how an event's bytes begin: an array of five, and the format
 _LARGE: Final = 1 << 20
+_packers: Final[list[msgpack.Packer]] = []  # not in use: to make one takes longer than to pack a row
 _ENTRY = {int(entry): entry for entry in EntryType}
 _TYPE = {int(type_): type_ for type_ in EventType}
 
@@ -130,16 +131,36 @@ def pack(value: Any) -> bytes:
         packed: bytes | None = compiled.pack(value, Packed)
         if packed is not None:
             return packed
-    return b"".join(_pieces(value))
+    return b"".join(_pieces(value)) if _holds_packed(value) else _packed(value)
 
 
 def _pieces(value: Any) -> list[bytes | memoryview]:
     """The bytes of a value, those of a `Packed` as they are: it may be a body, or rows of one, which is the last value of an event."""
+    if not _holds_packed(value):
+        return [_packed(value)]
     if isinstance(value, Packed):
         return [value.data]
-    if isinstance(value, list | tuple) and len(value) in (4, 5) and any(isinstance(each, Packed | list) for each in value):
-        return [bytes([0x90 | len(value)]), *(piece for each in value for piece in _pieces(each))]
-    return [msgpack.packb(value)]
+    return [bytes([0x90 | len(value)]), *(piece for each in value for piece in _pieces(each))]
+
+
+def _holds_packed(value: Any) -> bool:
+    """Whether `value` is an event, a body or rows with something `Packed` in it."""
+    kind = type(value)
+    if kind not in (list, tuple):
+        return kind is Packed
+    size = len(value)
+    return (size == 5 and _holds_packed(value[4])) or (size == 4 and Packed in map(type, value))
+
+
+def _packed(value: Any) -> bytes:
+    try:
+        packer = _packers.pop()  # no other thread has it then, and no finalizer that runs meanwhile
+    except IndexError:
+        packer = msgpack.Packer()
+    packed: bytes = packer.pack(value)
+    if len(packed) <= _LARGE:  # it keeps as much memory
+        _packers.append(packer)
+    return packed
 
 
 def _unpack(data: bytes | memoryview) -> Any:
@@ -278,11 +299,14 @@ def encode_stored(header: Header, schema: bytes | None, body: Sequence[Any] | Pa
     return pack((FORMAT, header[:-1], header.resume, schema, body))
 
 
-def stored_parts(header: Header, schema: bytes | None, body: Sequence[Any] | None) -> list[bytes | memoryview]:
+def stored_parts(header: Header, schema: bytes | None, body: list[Any] | None) -> list[bytes | memoryview]:
     """As `encode_stored`, in parts: rows that are large and `Packed` are one of them as they are."""
-    if body is None or not any(isinstance(rows, Packed) and len(rows.data) > _LARGE for rows in body):
+    packed = () if body is None else [rows for rows in body if type(rows) is Packed]
+    if packed and any(len(rows.data) > _LARGE for rows in packed):
+        return [encode_head(header), pack(schema), *_pieces(body)]
+    if COMPILED or packed:
         return [encode_stored(header, schema, body)]
-    return [encode_head(header), pack(schema), *_pieces(body)]
+    return [_packed((FORMAT, header[:-1], header.resume, schema, body))]  # what `encode_stored` finds out
 
 
 def encode_head(header: Header) -> bytes:

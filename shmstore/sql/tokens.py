@@ -25,6 +25,7 @@ class SqlMode(NamedTuple):
     maxdb: bool = False  # of MariaDB: TIMESTAMP is DATETIME
 
     @classmethod
+    @lru_cache(maxsize=64)
     def of(cls, bits: int) -> SqlMode:
         """Read the number that sql_mode is to the servers, the same for these in all versions."""
         return cls(*[bool(bits & 1 << bit) for bit in _MODES.values()])

@@ -56,6 +56,14 @@ class Color(enum.IntEnum):
     RED = 3
 
 
+@pytest.fixture(params=["compiled", "pure"])
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways to write and read an event."""
+    if request.param == "pure":
+        monkeypatch.setattr(codec, "COMPILED", False)
+    return request.param
+
+
 @given(values)
 def test_values_are_written_as_msgpack_does(value: Any) -> None:
     """The same bytes, whichever writes them; and they are read again as the value."""
@@ -69,29 +77,37 @@ def test_what_is_packed_is_copied(rows: list[list[Any]], columns: list[int] | No
     whole = msgpack.packb([2, HEADER, None, b"s", [columns, rows, None, rows]])
     packed = Packed(memoryview(msgpack.packb(rows)))
     for body in (
+        [columns, rows, None, rows],
         [columns, packed, None, packed],
         [columns, rows, None, packed],
         Packed(msgpack.packb([columns, rows, None, rows])),
     ):
         assert codec.encode_stored(Header(*HEADER), b"s", body) == whole
         assert b"".join(codec._pieces((2, HEADER, None, b"s", body))) == whole
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(codec, "COMPILED", False)
+            assert codec.encode_stored(Header(*HEADER), b"s", body) == whole
+            assert isinstance(body, Packed) or b"".join(codec.stored_parts(Header(*HEADER), b"s", body)) == whole
     assert codec.pack([packed] * 4) == b"\x94" + bytes(packed.data) * 4  # more than compiled code takes
 
 
 @pytest.mark.parametrize("value", [2**64, -(2**63) - 1, object(), [1, {"a": {1}}], "\ud800"])
-def test_what_msgpack_cannot_write_is_refused(value: Any) -> None:
+def test_what_msgpack_cannot_write_is_refused(either: str, value: Any) -> None:
     """By the same kinds of error, and the next value is written as if nothing had been."""
     with pytest.raises((TypeError, ValueError, OverflowError)):
         codec.pack(["x" * 100, value])
     assert codec.pack("a") == b"\xa1a"
 
 
-@pytest.fixture(params=["compiled", "pure"])
-def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways to read an event."""
-    if request.param == "pure":
-        monkeypatch.setattr(codec, "COMPILED", False)
-    return request.param
+def test_no_memory_of_a_large_event_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where msgpack writes: what packed it goes, as it would keep as much for as long as the process lives. What packed a small one stays."""
+    monkeypatch.setattr(codec, "COMPILED", False)
+    kept = [msgpack.Packer()]
+    monkeypatch.setattr(codec, "_packers", kept)
+    codec.pack(b"x" * 1000)
+    assert len(kept) == 1
+    codec.pack(b"x" * (4 << 20))
+    assert kept == []
 
 
 @pytest.mark.parametrize("read", READ)
