@@ -323,6 +323,7 @@ TABLES: dict[str, Table] = {
             "`replicate`": {"subject": "shmstore"},
             "by hand": {"subject": "by hand"},
             "ratio": {"subject": ("shmstore", "by hand")},
+            "Debezium's JDBC sink": {"subject": "debezium"},
         },
     ),
     "copies-initial": Table(

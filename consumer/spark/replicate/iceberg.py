@@ -9,6 +9,7 @@ one transaction. Iceberg's columns have identities, so that renames and drops re
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import threading
@@ -54,7 +55,7 @@ from shmstore.consumer.spark.replicate.java_errors import BAD_REQUEST, JAVA_ERRO
 from shmstore.consumer.spark.replicate.merge_sql import Rows, new_rows, quoted, source_of, viewed, without_rows
 from shmstore.consumer.spark.replicate.sessions import Sessions
 from shmstore.consumer.spark.spark_version import version
-from shmstore.event import TableSchema
+from shmstore.event import Column, TableSchema
 from shmstore.sql.names import folded
 
 MARKS = "shmstore.marks"
@@ -62,6 +63,7 @@ _COPY = "shmstore.copy"  # a table's property: its snapshots have marks
 _PROPERTY = f"spark.sql.iceberg.snapshot-property.{MARKS}"
 _JARS = {(4, 0): "4.0", (4, 1): "4.1"}
 _RELEASE = "1.11.0"
+_LEFT = TableSchema("", "", (Column("n", "int", nullable=False),), (0,))
 _SPACES = threading.Lock()  # catalogs fail where two tables of a batch create their namespace at the same time
 _ABSENT = re.compile("SCHEMA_NOT_FOUND|NoSuchNamespace|NoSuchDatabase|FileNotFound|Failed to list namespace")
 
@@ -194,6 +196,14 @@ class IcebergTable:
                 except JAVA_ERRORS:
                     if self._is_there():  # Spark forgets a table that others removed when it looks for its newest snapshot
                         raise
+        if self._found is None and not path.rpartition(".")[2].startswith(OURS):
+            self._marks = self._left()._marks
+
+    def _left(self) -> IcebergTable:
+        """What a removed copy leaves: a table without rows, which has its marks."""
+        space, _, bare = self._path.rpartition(".")
+        name = f"{OURS}removed_{hashlib.sha256(bare.encode()).hexdigest()[:16]}"  # whatever the catalog takes in a name
+        return IcebergTable(self._session, self._sessions, f"{space}.{name}", self._name)
 
     def _is_there(self) -> bool:
         try:
@@ -312,17 +322,22 @@ class IcebergTable:
             self._look()
 
     def remove(self, marks: Mapping[str, int]) -> None:
-        """Drop the table with its files. A catalog has no place for `marks` of a table that it does not have."""
-        if self._found is not None:
-            with of_one_copy(self._path, self._name):
-                known = self._marks
-                there = self._is_there()
-                if there:
-                    self._look()
-                if not there or self._marks != known:
-                    raise TargetFailed(f"another process changed the copy {self._path} of {self._name}")
-                self._session.sql(f"DROP TABLE IF EXISTS {self._table} PURGE")
-            self._found, self._marks = None, {}
+        """Drop the table with its files, behind a commit that keeps `marks`: a process that is killed between them does this again."""
+        if self._found is None:
+            return
+        with of_one_copy(self._path, self._name):
+            known = self._marks
+            there = self._is_there()
+            if there:
+                self._look()
+            if not there or self._marks != known:
+                raise TargetFailed(f"another process changed the copy {self._path} of {self._name}")
+            if marks and (left := self._left()).exists:
+                left.commit(None, marks)
+            elif marks:
+                left.create(_LEFT, ("n",), marks)
+            self._session.sql(f"DROP TABLE IF EXISTS {self._table} PURGE")
+        self._found, self._marks = None, left._marks if marks else {}
 
     # ---------------------------------------------------------------- commits
 
@@ -346,8 +361,10 @@ class IcebergTable:
         self._replace(lambda session: _frame(session, table), marks)
 
     def _replace(self, frame: Callable[[SparkSession], DataFrame], marks: Mapping[str, int]) -> None:
-        space, _, _ = self._path.rpartition(".")
+        space, _, bare = self._path.rpartition(".")
         if self._found is None:
+            if not bare.startswith(OURS) and self._left()._marks != self._marks:
+                raise TargetFailed(f"another process removed the copy {self._path} of {self._name}")
             self._make_space(space)
         with self._marked(marks) as session:
             if self._unasked:

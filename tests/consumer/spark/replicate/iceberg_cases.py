@@ -17,6 +17,7 @@ import pytest
 from shmstore import Column, Event, EventType, TableSchema
 from shmstore.consumer.copies import copy as copies
 from shmstore.consumer.copies.ddl import actions
+from shmstore.consumer.copies.target import TargetFailed
 from shmstore.consumer.spark import replicate, session_settings
 from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.replicate.iceberg import MARKS, IcebergTarget
@@ -273,6 +274,38 @@ def test_what_others_commit(spark: Any, target: str, binlog: Binlog, caplog: pyt
     assert copy.aside == ["shop.orders"]
     assert "they were expired" in caplog.text
     assert [row[0] for row in rows(copy, spark, "other")] == [3]
+
+
+def test_a_query_that_is_behind_neither_creates_a_removed_copy_nor_removes_a_newer_one(
+    spark: Any, target: str, binlog: Binlog
+) -> None:
+    """It finds by the mark that the removed copy left that it is behind. What comes later begins the copy again."""
+    first, second = (replication(spark, target, remove_dropped=True) for _ in range(2))
+    name, drop = first.path("shop", "orders"), binlog.ddl("drop table orders", EventType.ERASE)
+    fresh = replication(spark, target, remove_dropped=True)
+    apply(fresh, 0, binlog.insert(order_row(1), table=OTHER))  # it has looked at no copy of the table
+
+    def persist(copy: Replication, batch: int, events: list[Event]) -> None:
+        try:
+            apply(copy, batch, events)
+        except TargetFailed:
+            apply(copy, batch, events)
+
+    persist(first, 0, binlog.insert(order_row(1)))
+    persist(second, 1, binlog.insert(order_row(2)))
+    persist(second, 2, drop)
+    for copy in (first, fresh):
+        persist(copy, 1, binlog.insert(order_row(2)))
+        assert not spark.catalog.tableExists(name)
+    assert [path for path in first.existing() if "orders" in path] == []
+    persist(second, 3, binlog.insert(order_row(3)))
+    persist(first, 2, drop)
+    persist(first, 3, binlog.insert(order_row(3)))
+    assert [row[0] for row in rows(first, spark)] == [3]
+    persist(first, 4, drop)
+    persist(second, 4, drop)
+    persist(second, 5, binlog.insert(order_row(5)))
+    assert [row[0] for row in rows(second, spark)] == [5]
 
 
 NAMES = ["history", "files", "a/b", "a%b", "a\\b"]
