@@ -46,7 +46,7 @@ GROUP: Final = (
 )
 FILL_ROWS: Final = 19 * GROUP // 10
 FILL_SECONDS: Final = 1.0  # most time between the beginnings of two batches because the second one is filled
-_FILL_STEP: Final = 0.05  # seconds in which an event comes, or is not waited for
+_FILL_STEP: Final = 0.2  # seconds in which an event comes, or is not waited for: more than a new set of the log takes
 
 _ELSEWHERE: Final = "copies are kept by a process on the store's host: give a store's name, not {!r}"
 _SEVERAL: Final = (
@@ -212,12 +212,13 @@ class Copying:
 
 
 def _end_of_rows(batch: Batch, last: int) -> int:
-    """The end of a transaction up to `last`: of a snapshot's rows an earlier one, where the groups of rows up to there stay as they are written, because
-    the last of them is more than half full, or one of four."""
-    slots = batch.slots[: last - batch.first + 1]
+    """Where to end a batch whose last whole transaction ends at `last`: of a snapshot's rows, which need no whole one, where the groups of rows up
+    to there stay as they are written, because the last of them is more than half full, or one of four."""
+    slots = batch.slots
     if (slots["type"][slots["rows"] > 0] != EventType.READ).any():
         return last
     ends = np.flatnonzero(slots["flags"] & int(SlotFlag.ACK_POINT))
+    ends = np.append(ends, len(slots) - 1)
     rows = np.cumsum(slots["rows"], dtype=np.int64)[ends]
     stay = ends[(rows > GROUP) & ((rows % GROUP > GROUP // 2) | (rows > 3 * GROUP))]
     return batch.first + int(stay[-1]) if len(stay) else last
