@@ -15,6 +15,7 @@ MODULES = (
     "consumer/queues/native/rows",
 )
 _COSTS = "6 to 23 times the CPU for each row decoded"
+_FIX = "install a C compiler and Python's headers (Debian: gcc, python3-dev), then shmstore again; or install a wheel"
 
 
 def pure_python() -> str:
@@ -25,6 +26,6 @@ def pure_python() -> str:
     missing = [name for name in MODULES if name not in built]
     if not missing:
         return ""
-    was = f"{', '.join(missing)} {'was' if len(missing) == 1 else 'were'} not compiled"
+    was = "no module was compiled" if len(missing) == len(MODULES) else f"not compiled: {', '.join(missing)}"
     cost = _COSTS if "producer/native/compiled" in missing else "more CPU"
-    return f"pure Python runs, {cost}: {was}; install a wheel, or where there are a C compiler and Python's headers"
+    return f"pure Python runs, {cost}: {was}; {_FIX}"

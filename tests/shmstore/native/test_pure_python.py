@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -23,15 +24,15 @@ def test_why_and_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("SHMSTORE_PURE", "1")
     assert native.pure_python().endswith("SHMSTORE_PURE is set; unset it")
     monkeypatch.delenv("SHMSTORE_PURE")
+    monkeypatch.setattr(native, "_PACKAGE", tmp_path)
     for name in native.MODULES[1:]:
         built = tmp_path / f"{name}.cpython-39-x86_64-linux-gnu.so"  # of another Python
         built.parent.mkdir(parents=True, exist_ok=True)
         built.touch()
-    monkeypatch.setattr(native, "_PACKAGE", tmp_path)
-    assert (
-        "native/hot, native/columns, producer/native/compiled, consumer/wire/native/entries, consumer/queues/native/rows were not compiled"
-        in native.pure_python()
-    )
+    assert ": no module was compiled; install a C compiler and Python's headers" in native.pure_python()
+    (tmp_path / f"{native.MODULES[1]}{EXTENSION_SUFFIXES[0]}").touch()
+    missing = ", ".join([native.MODULES[0], *native.MODULES[2:]])
+    assert f": not compiled: {missing}; install a C compiler" in native.pure_python()
 
 
 def test_stat_and_the_log_say_it_once(store_name: str, state: Path, tmp_path: Path) -> None:
