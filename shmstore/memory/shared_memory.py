@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-import posix_ipc
+# posix-ipc 1.3.2 has no wheel for Python 3.14, where an installation without a compiler would fail. There open(2) does what shm_open(3) does.
+HAS_POSIX_IPC = sys.version_info < (3, 14)
+if HAS_POSIX_IPC:
+    import posix_ipc
 
 DIRECTORY: Final = "/dev/shm"
 # No link is followed, no child inherits the descriptor, and a pipe that has a store's name does not block a reader.
@@ -23,7 +27,7 @@ _FLAGS: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 def open_file(path: str, *, read_only: bool = False) -> int:
     """Return a descriptor of the file, for reading and writing unless `read_only`. Raises OSError."""
-    if _in_memory(path):
+    if _is_object(path):
         with _errors_of_files(path):
             return int(posix_ipc.SharedMemory(_object(path), flags=_FLAGS, read_only=read_only).fd)
     return os.open(path, (os.O_RDONLY if read_only else os.O_RDWR) | _FLAGS)
@@ -31,15 +35,15 @@ def open_file(path: str, *, read_only: bool = False) -> int:
 
 def remove_file(path: str) -> None:
     """Remove the file's name; processes that have it mapped keep the memory. Raises OSError."""
-    if _in_memory(path):
+    if _is_object(path):
         with _errors_of_files(path):
             posix_ipc.unlink_shared_memory(_object(path))
     else:
         os.unlink(path)
 
 
-def _in_memory(path: str) -> bool:
-    return os.path.dirname(path) == DIRECTORY
+def _is_object(path: str) -> bool:
+    return HAS_POSIX_IPC and os.path.dirname(path) == DIRECTORY
 
 
 def _object(path: str) -> str:

@@ -24,7 +24,7 @@ def test_badges_say_what_the_pages_say() -> None:
     for name in ("mariadb", "mysql"):
         label, versions = badges.BADGES[name]
         assert f"{label} {versions.replace(', ', ' and ')}" in limits
-    assert f"CI runs {badges.BADGES['python'][1]};" in limits
+    assert f"CI runs {badges.BADGES['python'][1]}, " in limits
     tested = re.findall(r"\d\.\d", re.findall(r"The tests run on ([\d., and]+)\. ", page_of("spark-cluster").read_text())[0])
     assert tested[0] == OLDEST
     assert badges.BADGES["spark"][1] == f"{tested[0]} to {tested[-1]}"

@@ -16,6 +16,7 @@ import pytest
 
 from shmstore import EventStore
 from tests.docs.pages import ROOT, Block, blocks, page_of
+from tests.docs.python314 import new_environment
 from tests.producer.running import store_name as new_store_name
 from tests.servers.ports import free_port
 
@@ -64,14 +65,15 @@ def steps(block: Block) -> Iterator[tuple[str, list[str]]]:
 class Terminals:
     """Runs commands in one folder; those that run on have a terminal of their own until the end."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, programs: Path) -> None:
         self.folder = folder
         self.store, self.ports = new_store_name(), {"3310": free_port(), "9180": free_port()}
         self.running: list[subprocess.Popen[bytes]] = []
-        (folder / "scripts").symlink_to(ROOT / "scripts")
+        for name in ("scripts", "tests"):
+            (folder / name).symlink_to(ROOT / name)
         self.environment = os.environ | {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "VIRTUAL_ENV": sys.prefix,
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "VIRTUAL_ENV": str(programs.parent),
             "SHMSTORE_STATE": str(folder / "state"),
             "PYTHONUNBUFFERED": "1",
         }
@@ -135,9 +137,11 @@ class Terminals:
                 process.kill()
 
 
-@pytest.fixture
-def terminals(tmp_path: Path) -> Iterator[Terminals]:
-    made = Terminals(tmp_path)
+@pytest.fixture(params=["this Python", "Python 3.14"])
+def terminals(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Terminals]:
+    """Where the tutorial's packages are installed: as the tests have them, or from the wheel of Python 3.14, without a compiler."""
+    programs = Path(sys.executable).parent if request.param == "this Python" else new_environment(tmp_path, "mysql", "arrow")
+    made = Terminals(tmp_path, programs)
     yield made
     made.end_all()
     if made.store in EventStore.names():
@@ -152,7 +156,7 @@ def test_the_tutorial(terminals: Terminals) -> None:
             (terminals.folder / title[1]).write_text(terminals.own(block.text))
             continue
         for command, shown in steps(block):
-            if "venv" in command or command.startswith("pip ") or "--version" in command:
+            if "venv" in command or command.startswith("pip "):
                 continue  # the installation: tests/test_package.py
             if command.startswith("shmstore rm"):
                 terminals.end_all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import gc
 import mmap
 import os
@@ -10,7 +12,6 @@ import sys
 import threading
 
 import numpy as np
-import posix_ipc
 import pytest
 
 from shmstore import EventStore, LayoutMismatch, StoreClosed, StoreError, StoreExists, StoreNotFound
@@ -362,18 +363,21 @@ def test_unlink_refuses_what_cannot_be_told(name, tmp_path, role, damage, in_fil
 def test_a_store_is_a_posix_shared_memory_object(make, name):
     """What any program opens with shm_open(3): under the store's name, of the segment's size, as whole as here; gone when it is removed."""
     store = make()
-    memory = posix_ipc.SharedMemory(f"/shmstore.{name}")
+    libc = ctypes.CDLL(None, use_errno=True)
+    theirs = f"/shmstore.{name}".encode()
+    memory = libc.shm_open(theirs, os.O_RDONLY, 0)
+    assert memory >= 0, os.strerror(ctypes.get_errno())
     try:
-        assert memory.size == store.segment.sizes.total
-        with mmap.mmap(memory.fd, memory.size) as mapped:
+        assert os.fstat(memory).st_size == store.segment.sizes.total
+        with mmap.mmap(memory, store.segment.sizes.total, prot=mmap.PROT_READ) as mapped:
             assert mapped[: len(layout.MAGIC)] == layout.MAGIC
             store.put(b"some bytes that are easily found")
             assert mapped.find(b"some bytes that are easily found") > 0
     finally:
-        memory.close_fd()
+        os.close(memory)
     EventStore.unlink(name)
-    with pytest.raises(posix_ipc.ExistentialError):
-        posix_ipc.SharedMemory(f"/shmstore.{name}")
+    assert libc.shm_open(theirs, os.O_RDONLY, 0) == -1
+    assert ctypes.get_errno() == errno.ENOENT
 
 
 def test_a_file_store_and_a_memory_store_of_one_name(make, name, tmp_path):

@@ -14,13 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from shmstore.memory import shared_memory
 from shmstore.memory.shared_memory import open_file, remove_file
 
 
-@pytest.fixture(params=["/dev/shm", "disk"])
-def path(request: pytest.FixtureRequest, name: str, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(params=["/dev/shm", "/dev/shm without posix-ipc", "disk"])
+def path(request: pytest.FixtureRequest, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Where no file is yet."""
-    folder = request.param if request.param == "/dev/shm" else str(tmp_path)
+    if "without" in request.param:
+        monkeypatch.setattr(shared_memory, "HAS_POSIX_IPC", False)
+    folder = request.param.split()[0] if request.param.startswith("/dev/shm") else str(tmp_path)
     where = f"{folder}/shmstore.{name}"
     yield where
     if os.path.lexists(where):
