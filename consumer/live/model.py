@@ -466,8 +466,12 @@ def _worries(stat: StoreStat, store: ShownStore, found: Sequence[HealthFinding],
             continue
         way = {None: "", math.inf: ", and falls further behind"}.get(late.catch_up, ", and catches up")
         says = f"{late.name!r} is {late.lag_events:,} events and {span(late.waited)} behind{way}"
-        stands = late.state != "reading" or late.rate is None or not late.rate.events
-        yield Health("warn", says, "is it running, and does it ack?" if stands else "")
+        if late.state == "away":
+            fix = f"no process reads it: start its reader, or forget it with `shmstore unsubscribe {name} {late.name}`"
+        else:
+            moves = late.state == "reading" and late.rate is not None and late.rate.events
+            fix = "" if moves else "is it running, and does it ack?"
+        yield Health("warn", says, fix)
     if stat.stream.skipped:
         yield Health(
             "warn", f"{stat.stream.skipped:,} events were left out: they could not be decoded", "the producer's log names them"

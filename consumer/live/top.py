@@ -82,7 +82,7 @@ class Top(App[None]):
     TITLE = "shmstore top"
     ENABLE_COMMAND_PALETTE = False
     CSS = """
-    #health { height: auto; max-height: 3; padding: 0 1; text-style: reverse; }
+    #health { height: auto; max-height: 4; padding: 0 1; text-style: reverse; }
     .ok { color: ansi_green; } .warn { color: ansi_yellow; } .bad { color: ansi_red; }
     #way, #ring, #snapshot, #shown { height: auto; }
     #readers { height: auto; max-height: 40vh; }
@@ -236,7 +236,7 @@ class Top(App[None]):
     def _tell(self) -> None:
         """What is chosen of tables and events."""
         parts = [f"tables by {self._order}", f"filter {self._filter!r}" if self._filter else "no filter"]
-        parts += ["EVENTS PAUSED"] * self._paused + [f"{self._passed:,} events passed over"] * bool(self._passed)
+        parts += ["EVENTS PAUSED"] * self._paused + [f"{self._passed:,} events skipped"] * bool(self._passed)
         self.query_one("#shown", Static).update(drawing.cut(drawing.printable("; ".join(parts)), self.size.width))
 
     # ------------------------------------------------------------ events

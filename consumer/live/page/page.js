@@ -506,7 +506,7 @@ function follow() {
 
 function note(problem) {
   const masked = settings.values ? "" : "values are masked (--show-values shows them). ";
-  const passed = tail.passed ? `${count(tail.passed)} were passed over: too many to show, or gone. ` : "";
+  const passed = tail.passed ? `${count(tail.passed)} events were skipped: too many to show, or removed. ` : "";
   say(byId("tail-note"), `${masked}${passed}${problem || ""}`);
 }
 

@@ -93,7 +93,7 @@ def snapshot(options: argparse.Namespace) -> int:
 
 def page(progress: Progress, waits: int = 0) -> str:
     """Return how far snapshots are, as text: a line for each table, with rates and what is left."""
-    lines = [f"{waits} requests wait for a producer" if waits > 1 else "1 request waits for a producer"] * bool(waits)
+    lines = [f"{waits} requests wait for the producer" if waits > 1 else "1 request waits for the producer"] * bool(waits)
     lines += [printable(f"request {request.id}: {request.problem}") for request in progress.requests if request.problem]
     if not progress.tasks:
         return "\n".join(lines or ["no snapshot was asked for"])

@@ -305,6 +305,12 @@ def test_snapshots() -> None:
             "shmstore unsubscribe a audit",
         ),
         ({"subscriptions": (reader(put=9, oldest_ms=NOW - 120_000),)}, "warn", "9 events and 2 min behind", "does it ack?"),
+        (
+            {"subscriptions": (reader(put=9, oldest_ms=NOW - 120_000, owner_pid=0, alive=False),)},
+            "warn",
+            "9 events and 2 min behind",
+            "no process reads it: start its reader, or forget it with `shmstore unsubscribe a audit`",
+        ),
         ({"stream": StreamStat(True, NOW, NOW, 90_000)}, "warn", "90 s behind its source", "the server writes faster"),
         (
             {"stream": StreamStat(True, NOW, NOW, purge_ms=NOW + 3_600_000)},

@@ -45,10 +45,10 @@ def test_requests_wait_for_the_producer_in_order(
     said = capsys.readouterr()
     assert f"no producer is running on store '{NAME}': the next one will do this" in said.err
     assert main([*words, "--status"]) == 0
-    assert capsys.readouterr().out == "1 request waits for a producer\n"
+    assert capsys.readouterr().out == "1 request waits for the producer\n"
     store.claim()
     assert main([*words, "--cancel", "--status"]) == 0
-    assert capsys.readouterr() == ("2 requests wait for a producer\n", "")
+    assert capsys.readouterr() == ("2 requests wait for the producer\n", "")
     id_ = said.out.strip()
     (_, first), (_, second) = file.asked()
     assert (first.id, first.tables, first.cancel, second.cancel) == (id_, ("shop.*,crm.users", "x.y"), False, True)
