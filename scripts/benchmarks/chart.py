@@ -15,11 +15,11 @@ from scripts.benchmarks.measure import Measurement
 _LABEL, _BAR, _ROW, _TOP, _WIDTH = 170, 14, 19, 64, 860
 _LIGHT = (
     *("#2563a8", "#b3541e", "#3a7d44", "#7b4fa3", "#a8922a", "#2a8c8c", "#a83256", "#606c76"),
-    *("#1b9e77", "#d95f8c", "#8c6d31", "#4053d3"),
+    *("#1b9e77", "#d95f8c", "#8c6d31", "#35b6e8"),
 )
 _DARK = (
     *("#6ea8e8", "#e8965f", "#7cc488", "#b794e0", "#dcc75f", "#66c9c9", "#e87fa0", "#a7b0b8"),
-    *("#5fd9b4", "#f5a8c4", "#c9a86a", "#97a3ff"),
+    *("#5fd9b4", "#f5a8c4", "#c9a86a", "#bfe9ff"),
 )
 
 
@@ -106,7 +106,7 @@ def _svg(bench: str, drawn: list[Bar], colors: dict[str, int], machine: str) -> 
             f"{style}@media(prefers-color-scheme:dark){{text{{fill:#e6edf3}}.case,.scale{{fill:#9da7b1}}.page{{fill:#0d1117}}"
             f".grid{{stroke:#30363d}}.one{{stroke:#9da7b1}}{dark}}}</style>",
             f'<rect class="page" width="{_WIDTH}" height="{y + 42}"/>',
-            f'<text class="title" x="12" y="24">{escape(bench)}: shmstore is so many times as fast as each peer (log scale)</text>',
+            f'<text class="title" x="12" y="24">{escape(bench)}: speed of shmstore, as a multiple of each peer (log scale)</text>',
             *legend,
             *grid,
             *body,
