@@ -312,7 +312,7 @@ TABLES: dict[str, Table] = {
         _BOTH_TABLES,
     ),
     "copies": Table(
-        {"metric": "rate"},
+        _RATE,
         "thousand changed rows a second",
         {
             "DuckDB": {"bench": "copies", "case": "duckdb"},
@@ -323,7 +323,7 @@ TABLES: dict[str, Table] = {
             "`replicate`": {"subject": "shmstore"},
             "by hand": {"subject": "by hand"},
             "ratio": {"subject": ("shmstore", "by hand")},
-            "Debezium's JDBC sink": {"subject": "debezium"},
+            "Debezium's JDBC sink": {"subject": "Debezium"},
         },
     ),
     "copies-initial": Table(
@@ -348,16 +348,17 @@ TABLES: dict[str, Table] = {
         {"bench": "queue", **_RATE},
         "MySQL to Kafka, thousand rows a second",
         {
-            "Canal's flat JSON": {"subject": "shmstore canal"},
-            "a bare confluent-kafka loop, the bytes of Canal's form": {"subject": "bare loop canal"},
-            "Debezium's envelope": {"subject": "shmstore debezium"},
-            "the same, the bytes of Debezium's": {"subject": "bare loop debezium"},
-            "our JSON": {"subject": "shmstore json"},
-            "the same, the bytes of our JSON": {"subject": "bare loop json"},
-            "Canal's own Kafka producer": {"subject": "Canal"},
-            "Debezium, embedded, without a broker": {"subject": "Debezium"},
-            "Canal's form / Canal": {"subject": ("shmstore canal", "Canal")},
-            "Debezium's form / Debezium": {"subject": ("shmstore debezium", "Debezium")},
+            "Canal's flat JSON": {"case": "/canal", "subject": "shmstore"},
+            "a bare confluent-kafka loop, the same bytes": {"case": "/canal", "subject": "bare loop"},
+            "Canal's own Kafka producer": {"case": "/canal", "subject": "Canal"},
+            "Debezium's envelope": {"case": "/debezium", "subject": "shmstore"},
+            "a bare loop, the bytes of that": {"case": "/debezium", "subject": "bare loop"},
+            "Debezium, embedded, without a broker": {"case": "/debezium", "subject": "Debezium"},
+            "our JSON": {"case": "/json", "subject": "shmstore"},
+            "a bare loop, the bytes of our JSON": {"case": "/json", "subject": "bare loop"},
+            "Canal's form / its bare loop": {"case": "/canal", "subject": ("shmstore", "bare loop")},
+            "Canal's form / Canal": {"case": "/canal", "subject": ("shmstore", "Canal")},
+            "Debezium's form / Debezium": {"case": "/debezium", "subject": ("shmstore", "Debezium")},
         },
         _LOADS,
     ),
@@ -426,6 +427,32 @@ TABLES: dict[str, Table] = {
             "shmstore": {"subject": "shmstore"},
             "a trivial Python source": {"subject": "trivial Python source"},
             "Spark's rate-micro-batch source": {"subject": "Spark's rate-micro-batch source"},
+        },
+    ),
+    "spark-copies": Table(
+        {"bench": "replicate", **_RATE},
+        "thousand changed rows a second",
+        {
+            "micro-batches of 100,000 rows": {"case": "delta/100000"},
+            "of 500,000 rows": {"case": "delta/500000"},
+        },
+        {
+            "`replicate`": {"subject": "shmstore"},
+            "the merge alone": {"subject": "by hand"},
+            "ratio": {"subject": ("shmstore", "by hand")},
+        },
+    ),
+    "spark-lag": Table(
+        {"bench": "replicate", "case": "lag"},
+        "ms",
+        {
+            "Delta, which the driver writes": {"subject": "shmstore into Delta"},
+            "Iceberg, in a catalog that is a folder": {"subject": "shmstore into Iceberg"},
+        },
+        {
+            "lag, median": {"metric": "lag p50"},
+            "lag, 99 %": {"metric": "lag p99"},
+            "between two versions": {"metric": "version every"},
         },
     ),
     "tables": Table(

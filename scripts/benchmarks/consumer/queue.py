@@ -2,10 +2,12 @@
 
 All write into one broker on this host, whose CPU is not counted. The first quarter of a load is not counted either: a JVM compiles while it runs.
 
-    shmstore json, debezium, canal   `shmstore produce` and `shmstore queue --format ...`, exactly once, with headers but for canal
-    bare loop json, ...              confluent-kafka with the same messages, made before: what the client and the broker bound
-    Canal                            Canal's own server with its own Kafka producer, flat messages, the settings that it ships with
-    Debezium                         Debezium's engine with a handler that only counts: without Kafka, so in its favor (MySQL)
+A case is a load in a format: json, debezium, canal.
+
+    shmstore     `shmstore produce` and `shmstore queue --format ...`, exactly once, with headers but for canal
+    bare loop    confluent-kafka with the same messages, made before: what the client and the broker bound
+    Canal        Canal's own server with its own Kafka producer, flat messages, the settings that it ships with (canal)
+    Debezium     Debezium's engine with a handler that only counts: without Kafka, so in its favor (debezium, MySQL)
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 
 from scripts.benchmarks import loads, measure
 from scripts.benchmarks.peers import debezium
@@ -45,22 +46,22 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     with start_server(size.kinds[-1]) as server, kafka(options={"num.partitions": "1"}, java=()) as broker:
         for case in cases:
             load = loads.write(server, case, size.scale)
-            subjects: dict[str, Callable[[], _Rates]] = {
-                f"shmstore {form}": partial(_ours, server, broker, load, form) for form in size.some(FORMATS)
-            }
-            if size.peers:
-                subjects["Canal"] = partial(_canals, server, broker, load)
-            for subject, run in subjects.items():
-                try:
-                    pairs = [run() for _ in range(runs)]
-                except ServerUnavailable as error:
-                    measure.say(f"queue: {subject} is left out: {error}")
-                    continue
-                _add(taken, case, subject, pairs)
             for form in size.some(FORMATS):
-                _add(taken, case, f"bare loop {form}", [_bare(server, broker, load, form) for _ in range(runs)])
-            if not (why := debezium.missing() if size.peers else "no peer is measured"):
-                _add(taken, case, "Debezium", [(rate, 0.0) for rate, _ in decode.several(runs, debezium.read, server.port, load)])
+                pairs: dict[str, list[_Rates]] = {"shmstore": [], "bare loop": []}
+                for _ in range(runs):  # they take turns, so that what else the machine does meets both
+                    pairs["shmstore"].append(_ours(server, broker, load, form))
+                    pairs["bare loop"].append(_bare(server, broker, load, form))
+                for subject, found in pairs.items():
+                    _add(taken, f"{case}/{form}", subject, found)
+            if not size.peers:
+                continue
+            try:
+                _add(taken, f"{case}/canal", "Canal", [_canals(server, broker, load) for _ in range(runs)])
+            except ServerUnavailable as error:
+                measure.say(f"queue: Canal is left out: {error}")
+            if not (why := debezium.missing()):
+                rates = [(rate, 0.0) for rate, _ in decode.several(runs, debezium.read, server.port, load)]
+                _add(taken, f"{case}/debezium", "Debezium", rates)
             else:
                 measure.say(f"queue: Debezium is left out: {why}")
     return taken

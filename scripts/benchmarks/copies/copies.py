@@ -62,7 +62,7 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
                     found[subject].append(rows / change(copies, kind, Path(folder), changes))
                     copies.close()
             measure.say(f"copies {kind}: {found['shmstore'][-1]:,.0f} rows/s, by hand {found['by hand'][-1]:,.0f}")
-        taken += [measure.of("copies", kind, subject, "rate", "rows/s", values) for subject, values in found.items()]
+        taken += [measure.of("copies", kind, subject, "throughput", "rows/s", values) for subject, values in found.items()]
     return taken + _initial_rows(runs, size)
 
 

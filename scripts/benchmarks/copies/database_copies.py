@@ -2,7 +2,7 @@
 
 Nine of ten rows are new, one is an update of a random key of the million. ``shmstore`` reduces the events and commits, in batches of so many rows;
 ``by hand`` has the same rows as COPY's text, reduced, and runs COPY into a temporary table and one MERGE. Both begin with a copy that holds the
-million, made for each run. Server and client are on this machine; the server has fsync off. ``debezium`` is its JDBC sink, from a Kafka topic that has
+million, made for each run. Server and client are on this machine; the server has fsync off. ``Debezium`` is its JDBC sink, from a Kafka topic that has
 the first batch.
 """
 
@@ -50,7 +50,7 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
                 sink = peers.enter_context(
                     jdbc_sink(orders.row(key) for _, some in orders.changes(keys, 1, batch)[0] for key in some)
                 )
-                found["debezium"] = []
+                found["Debezium"] = []
             except ImportError as error:
                 measure.say(f"database_copies: debezium is not measured: {error}")
         for _ in range(runs):
@@ -73,7 +73,9 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
                 target.close()
             last = ", ".join(f"{subject} {rates[-1]:,.0f}" for subject, rates in found.items())
             measure.say(f"database_copies postgresql: {last} rows/s")
-    return [measure.of("database_copies", "postgresql", subject, "rate", "rows/s", values) for subject, values in found.items()]
+    return [
+        measure.of("database_copies", "postgresql", subject, "throughput", "rows/s", values) for subject, values in found.items()
+    ]
 
 
 def _run(server: Postgres, *statements: str) -> None:

@@ -440,5 +440,5 @@ def test_the_bench_measures(kafka_broker: Broker, mariadb: Server, monkeypatch: 
         found = bench.measure_all(1, measure.SMALLEST)
     finally:
         execute(mariadb, "bench", "DROP DATABASE bench")
-    assert {m.subject for m in found} == {"shmstore json", "bare loop json"}
+    assert {m.subject for m in found} == {"shmstore", "bare loop"}
     assert all(m.median > 0 for m in found)
