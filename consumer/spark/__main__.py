@@ -191,7 +191,7 @@ def _run(spark: SparkSession, given: argparse.Namespace, stopping: threading.Eve
     from shmstore.consumer.spark.query_errors import cause
     from shmstore.consumer.spark.replicate.replicate import replicate
 
-    query = None
+    query, code, failure = None, 0, ""
     try:
         for number in _ENDING:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as by nohup
@@ -220,16 +220,18 @@ def _run(spark: SparkSession, given: argparse.Namespace, stopping: threading.Eve
     except (ValueError, ImportError, ShmStoreError, PySparkException) as error:
         if "SHMSTORE_DEBUG" in os.environ:
             raise
-        print(printable(f"shmstore: {cause(error)}"), file=sys.stderr)
-        return 1 if isinstance(error, StreamingQueryException) else 2
+        code, failure = 1 if isinstance(error, StreamingQueryException) else 2, cause(error)
     except Py4JJavaError as error:  # what pyspark has no exception of its own for
         if "SHMSTORE_DEBUG" in os.environ:
             raise
-        print(f"shmstore: Spark: {str(error.java_exception).splitlines()[0]}", file=sys.stderr)
-        return 2
+        code, failure = 2, f"Spark: {str(error.java_exception).splitlines()[0]}"
     finally:
-        spark.stop()
-    return 0
+        try:
+            spark.stop()
+        finally:
+            if failure:  # last: pyspark's processes may print a traceback when they end
+                print(printable(f"shmstore: {failure}"), file=sys.stderr, flush=True)
+    return code
 
 
 def _end_with_jvm(spark: SparkSession, stopping: threading.Event) -> threading.Thread | None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shmstore import EventStore
+from shmstore.consumer.spark import __main__ as program
+from shmstore.consumer.spark.replicate import replicate as replicate_module
 from shmstore.consumer.spark.replicate.replicate import _stop_at_end
 from tests.consumer.spark.events import Binlog, order_row
 
@@ -28,6 +31,25 @@ def test_a_panic_in_delta_rs_ends_the_command(store: EventStore, store_name: str
     done = run(store_name, tmp_path, "--target", f"{tmp_path}/a|b/{{database}}/{{table}}")  # a path at which delta-rs panics
     assert done.returncode == 1, done.stderr[-3000:]
     assert "PanicException: Invalid object store url" in done.stderr.splitlines()[-1]
+
+
+def test_the_cause_is_the_last_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Behind what Spark's processes print while they end, and whether they end well or not."""
+
+    class Session:
+        def stop(self) -> None:
+            print("BrokenPipeError: [Errno 32] Broken pipe", file=sys.stderr)
+            raise ConnectionError("the JVM has ended")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("no such format")
+
+    monkeypatch.setattr(replicate_module, "replicate", refuse)
+    monkeypatch.setattr(program, "_ENDING", ())
+    given = program.arguments().parse_args(["replicate", "s", "--target", "/lake/{table}"])
+    with pytest.raises(ConnectionError):
+        program._run(Session(), given, threading.Event())  # type: ignore[arg-type]
+    assert capsys.readouterr().err.splitlines() == ["BrokenPipeError: [Errno 32] Broken pipe", "shmstore: no such format"]
 
 
 @pytest.mark.parametrize("active", [False, True])
