@@ -20,7 +20,7 @@ class Reader:
     """A subscription: everything up to `ack` is done, up to `get` is out. `seen` is where put stood when it last looked. Of a store with
     a log everything up to `durable` stays done, whatever happens.
 
-    A reader looks again only when it has got all it knows of, or when it waits.
+    A reader looks again only when it has got all it knows of, when it waits, or when a limit of bytes may have left something.
     """
 
     ack: int
@@ -99,7 +99,7 @@ class StoreModel:
         """Last sequence of the next batch; get itself when nothing is there. `looks` when the reader waits first."""
         reader = self.readers[name]
         get = reader.get
-        if looks or reader.seen <= get:
+        if looks or limit_bytes is not None or reader.seen <= get:
             reader.seen = self.newest
         last, size = get, 0
         while last < reader.seen:
