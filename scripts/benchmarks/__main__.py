@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from scripts.benchmarks import chart, measure
@@ -115,16 +117,17 @@ def main() -> int:
 
 
 def _measure(options: argparse.Namespace, parser: argparse.ArgumentParser) -> list[measure.Measurement]:
-    """Run the benches chosen."""
+    """Run the benches chosen, each with a state folder of its own: a store that a bench removes may leave its home."""
     taken: list[measure.Measurement] = []
     measure.say(f"machine: {measure.machine()}")
     for name in options.bench or BENCHES:
         if options.size.peers:
             _install(PEERS.get(name, ()))
         only = {"chosen": options.case} if options.case else {}
-        measured = importlib.import_module(f"scripts.benchmarks.{BENCHES[name]}.{name}").measure_all(
-            options.runs, options.size, **only
-        )
+        bench = importlib.import_module(f"scripts.benchmarks.{BENCHES[name]}.{name}")
+        with tempfile.TemporaryDirectory(prefix="shmstore-bench-", dir=os.environ.get("TMPDIR", "/var/tmp")) as state:
+            os.environ["SHMSTORE_STATE"] = state
+            measured = bench.measure_all(options.runs, options.size, **only)
         taken += [m if isinstance(m, measure.Measurement) else measure.Measurement(**m) for m in measured]
     if not taken:
         parser.error(f"no case was chosen: none holds all of {' '.join(options.only or options.case or ())!r}")

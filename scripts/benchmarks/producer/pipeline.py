@@ -12,7 +12,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
-import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -77,9 +76,7 @@ class _Producer:
     def __init__(self, port: int, start: str, *, log: bool = True) -> None:
         self.store = f"bench-pipeline-{os.getpid()}-{time.monotonic_ns()}"
         self._stop, self.cpu = _FORK.Event(), _FORK.Value("d", 0.0)
-        self._state = tempfile.TemporaryDirectory(prefix="shmstore-bench-", dir=os.environ.get("TMPDIR", "/var/tmp"))
-        self.state = self._state.name
-        with EventStore.create(self.store, log=log, state=self.state) as store:
+        with EventStore.create(self.store, log=log) as store:
             store.subscribe("reader").close()
         self._process = _FORK.Process(target=self._run, args=(port, start))
 
@@ -93,13 +90,12 @@ class _Producer:
         if self._process.is_alive():
             self._process.kill()
         with suppress(StoreNotFound):
-            EventStore.unlink(self.store, state=self.state)
-        self._state.cleanup()
+            EventStore.unlink(self.store, log=True)
 
     def _run(self, port: int, start: str) -> None:
         from shmstore import producer
 
-        settings = producer.Settings(store=self.store, host="127.0.0.1", port=port, user="root", start=start, state=self.state)
+        settings = producer.Settings(store=self.store, host="127.0.0.1", port=port, user="root", start=start)
         producer.run(settings, self._stop.is_set)
         self.cpu.value = _cpu()
 
@@ -111,10 +107,8 @@ def _cpu() -> float:
 
 def _chain(port: int, load: loads.Load, subject: str) -> float:
     """Rows/s from the first event the reader gets to the last."""
-    with (
-        _Producer(port, f"{load.file}:{load.offset}", log=subject != NO_LOG) as producer,
-        EventStore.attach(producer.store, state=producer.state) as store,
-    ):
+    begin = f"{load.file}:{load.offset}"
+    with _Producer(port, begin, log=subject != NO_LOG) as producer, EventStore.attach(producer.store) as store:
         subscription = store.subscribe("reader")
         rows, began = 0, 0.0
         while rows < load.rows:
@@ -142,7 +136,7 @@ def _latency(server: Any, kind: str, changes: int) -> list[measure.Measurement]:
         cursor.execute("CREATE TABLE bench.latency (id INT PRIMARY KEY)")
         file, offset = loads._place(cursor)
     seen: dict[int, float] = {}
-    with _Producer(server.port, f"{file}:{offset}") as producer, EventStore.attach(producer.store, state=producer.state) as store:
+    with _Producer(server.port, f"{file}:{offset}") as producer, EventStore.attach(producer.store) as store:
         subscription = store.subscribe("reader")
         done = threading.Event()
         sent: list[tuple[float, float]] = []
@@ -191,7 +185,7 @@ def _idle(server: Any, kind: str, seconds: float) -> measure.Measurement:
         connection.close()
         with (
             _Producer(server.port, f"{file}:{offset}") as producer,
-            EventStore.attach(producer.store, state=producer.state) as store,
+            EventStore.attach(producer.store) as store,
         ):
             subscription = store.subscribe("reader")
             time.sleep(1.0)
