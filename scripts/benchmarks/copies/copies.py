@@ -77,13 +77,21 @@ def _initial_rows(runs: int, size: measure.Size) -> list[measure.Measurement]:
             subjects = {"shmstore": _snapshot, **(_peers() if size.peers else {})}
             found: dict[str, list[dict[str, float]]] = {subject: [] for subject in subjects}
             for _ in range(runs):  # one after the other, so that what else the machine does meets both
-                for subject, read in subjects.items():
-                    found[subject].append(snapshot.metered(server, table, rows, read))
+                for subject, read in list(subjects.items()):
+                    try:
+                        found[subject].append(snapshot.metered(server, table, rows, read))
+                    except _PeerFailed as error:  # dlt 1 cannot hold a BIGINT UNSIGNED
+                        measure.say(f"copies initial/{case} {subject}: left out, {error}")
+                        del subjects[subject], found[subject]
             for subject, ones in found.items():
                 for metric, unit in (("throughput", "rows/s"), ("cpu", "s/M rows"), ("server cpu", "s/M rows")):
                     taken.append(measure.of("copies", f"initial/{case}", subject, metric, unit, [one[metric] for one in ones]))
                     measure.say(f"copies initial/{case} {subject}: {measure.number(taken[-1].median)} {unit} {metric}")
     return taken
+
+
+class _PeerFailed(RuntimeError):
+    """A peer cannot read the table."""
 
 
 def _peers() -> dict[str, Callable[[Server, str, int], dict[str, float]]]:
@@ -156,7 +164,7 @@ def _peer(code: str, server: Server, table: str, rows: int) -> dict[str, float]:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         took = time.perf_counter() - began
     if done.returncode or int(done.stdout) != rows:
-        raise RuntimeError(f"a peer ended with {done.returncode}: {done.stdout}{done.stderr[-300:]}")
+        raise _PeerFailed(f"a peer ended with {done.returncode}: {done.stdout}{done.stderr[-300:]}")
     return {"seconds": took}
 
 
