@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from scripts.benchmarks import measure
 
+NONE = "–"  # a figure that the run does not hold
 RECORDED = Path(__file__).resolve().parents[2] / "docs" / "bench.json"
 
 _Part = Mapping[str, "str | tuple[str, str]"]
@@ -495,12 +496,18 @@ def _recorded() -> dict[tuple[str, str, str, str], measure.Measurement]:
 
 
 def bench(name: str) -> str:
-    """Return a table of recorded figures as Markdown."""
+    """Return a table of recorded figures as Markdown, without the lines and columns that have none; or what measures it, where it has none at all."""
     from scripts.documentation.generated import table
 
     wanted = TABLES[name]
-    rows = ([head, *(_cell(wanted, row, column) for column in wanted.columns.values())] for head, row in wanted.rows.items())
-    return table([wanted.corner, *wanted.columns], rows)
+    cells = {row: [_cell(wanted, row_part, part) for part in wanted.columns.values()] for row, row_part in wanted.rows.items()}
+    shown = [i for i in range(len(wanted.columns)) if any(line[i] != NONE for line in cells.values())]
+    if not shown:
+        benches = sorted({key[0] for key in keys(wanted)})
+        return f"Not recorded yet: `scripts/bench {' '.join(benches)}` measures it."
+    heads = list(wanted.columns)
+    rows = ([row, *(line[i] for i in shown)] for row, line in cells.items() if any(cell != NONE for cell in line))
+    return table([wanted.corner, *(heads[i] for i in shown)], rows)
 
 
 def machine() -> str:
@@ -530,7 +537,7 @@ def _keys(wanted: Table, row: _Part, column: _Part) -> list[tuple[str, str, str,
 def _cell(wanted: Table, row: _Part, column: _Part) -> str:
     figures = [_recorded().get(key) for key in _keys(wanted, row, column)]
     if any(one is None for one in figures):
-        return "–"
+        return NONE
     found = [one for one in figures if one is not None]
     if len(found) == 2:
         ratio = found[0].median / found[1].median
