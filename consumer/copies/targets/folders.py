@@ -97,22 +97,28 @@ def unremoved(path: str | Path, name: str, known: Mapping[str, int], *, alone: b
     if "://" in str(path):
         yield
         return
-    parent = _left(path).parent
+    with held(_left(path).parent, path, name, alone=alone):
+        if removed_marks(path) != known:
+            raise TargetFailed(f"another process removed the copy {path} of {name}")
+        yield
+
+
+@contextmanager
+def held(folder: Path, path: str | Path, name: str, *, alone: bool) -> Iterator[None]:
+    """Make `folder` for the copy of `name` at `path`, and hold it: `alone`, or together with others that do not hold it alone. Raises `TargetFailed`."""
     try:
-        parent.mkdir(parents=True, exist_ok=True)
-        folder = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise TargetFailed(
             f"the copy {path} of {name} cannot be written: {error.strerror}; make space there, or choose another target"
         ) from error
     try:
         with suppress(OSError):  # a network's file system may lock no folder: then only the marks tell
-            fcntl.flock(folder, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)  # the kernel gives it up with the process
-        if removed_marks(path) != known:
-            raise TargetFailed(f"another process removed the copy {path} of {name}")
+            fcntl.flock(opened, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)  # the kernel gives it up with the process
         yield
     finally:
-        os.close(folder)
+        os.close(opened)
 
 
 def remove_folder(path: str | Path, name: str, marks: Mapping[str, int]) -> None:

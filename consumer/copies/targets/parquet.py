@@ -11,12 +11,10 @@ suit it, and a table format (delta) suits large tables. The file system must hav
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +42,7 @@ from shmstore.consumer.copies.change_reduction import (
 )
 from shmstore.consumer.copies.changed_rows import target_fields
 from shmstore.consumer.copies.target import RowFile, TargetFailed
-from shmstore.consumer.copies.targets.folders import remove_folder, removed_marks, unremoved
+from shmstore.consumer.copies.targets.folders import held, remove_folder, removed_marks, unremoved
 from shmstore.consumer.copies.targets.keyed_rows import dataset_rows, updated
 from shmstore.errors import StoreError
 from shmstore.event import TableSchema
@@ -96,25 +94,9 @@ class ParquetTable:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """No other process changes the copy meanwhile. Raises `TargetFailed` where one has since its marks were read."""
-        with unremoved(self._path, self._name, self._removed), self._locked():
-            yield
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        try:
-            self._path.mkdir(parents=True, exist_ok=True)
-            folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise TargetFailed(
-                f"the copy {self._path} of {self._name} cannot be written: {error.strerror}; make space there, or choose another target"
-            ) from error
-        try:
-            with suppress(OSError):  # a network's file system may lock no folder: then only the marks tell
-                fcntl.flock(folder, fcntl.LOCK_EX)  # the kernel gives it up with the process
+        with unremoved(self._path, self._name, self._removed), held(self._path, self._path, self._name, alone=True):
             self._require_unchanged()
             yield
-        finally:
-            os.close(folder)
 
     def _require_unchanged(self) -> None:
         schema, marks = self._footer()

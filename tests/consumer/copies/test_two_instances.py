@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 import threading
 from contextlib import suppress
@@ -269,3 +271,23 @@ def test_a_removal_that_was_cut_short_is_done_again(
         bring(first, *batches, begin=2)  # what the first removal left goes with the next one
         assert [path.name for path in (folder / "lake/shop").iterdir() if path.suffix != ".tmp"] == [".orders.removed"]
     assert line > 4
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_folder_is_held(tmp_path: Path, alone: bool) -> None:
+    """Alone, no other process holds it; else others do together, and none alone. Then it is free."""
+    folder = tmp_path / "copy"
+
+    def free(kind: int) -> bool:
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(opened, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(opened)
+
+    with folders.held(folder, folder, "shop.orders", alone=alone):
+        assert (free(fcntl.LOCK_SH), free(fcntl.LOCK_EX)) == (not alone, False)
+    assert free(fcntl.LOCK_EX)

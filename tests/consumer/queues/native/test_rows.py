@@ -21,7 +21,7 @@ from shmstore.consumer.queues.queue import Message
 from shmstore.encoding.codec import Header, decode, encode_schema, encode_stored
 from shmstore.errors import StoreCorrupt
 from shmstore.event import Column, EntryType, EventType, TableSchema
-from tests.consumer.wire.native.test_entries import headers, rows_events, transactions
+from tests.consumer.wire.native.test_entries import damaged, headers, rows_events, transactions
 
 _WANTED = (shutil.which("cc") or shutil.which("gcc")) and os.environ.get("SHMSTORE_PURE", "") in ("", "0")
 pytestmark = pytest.mark.skipif(not COMPILED, reason="built without a compiler")
@@ -102,13 +102,7 @@ def test_damaged_bytes(payload: bytes, data: st.DataObject, chosen: MessageOptio
 
     Of a table that is not wanted, compiled code does not look at the rows, so damage there is no error.
     """
-    damaged = bytearray(payload)
-    for _ in range(data.draw(st.integers(1, 4))):
-        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(
-            st.sampled_from([0x00, 0x90, 0xC0, 0xC2, 0xCA, 0xCB, 0xFF]) | st.integers(0, 255)
-        )
-    cut = data.draw(st.sampled_from([0, 0, 1, 7]))
-    for changed in (bytes(damaged), bytes(damaged[: len(damaged) - cut]), payload[:-1], payload + b"\xc0"):
+    for changed in damaged(payload, data):
         maker, reference = makers(chosen)
         found, expected = outcome(maker, changed, 5, pure=False), outcome(reference, changed, 5, pure=True)
         assert found == expected or (chosen.tables is not None and found == [] and isinstance(expected, str))

@@ -216,17 +216,22 @@ def test_the_usual_is_not_handed_back(payload: bytes, values: Values, gtids: boo
     assert native.encode(payload) is not NotImplemented
 
 
+def damaged(payload: bytes, data: st.DataObject) -> tuple[bytes, ...]:
+    """An event with bytes that are overwritten, cut off or added."""
+    changed = bytearray(payload)
+    for _ in range(data.draw(st.integers(1, 4))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(
+            st.sampled_from([0x00, 0x90, 0xC0, 0xC2, 0xCA, 0xCB, 0xFF]) | st.integers(0, 255)
+        )
+    cut = data.draw(st.sampled_from([0, 0, 1, 7]))
+    return bytes(changed), bytes(changed[: len(changed) - cut]), payload[:-1], payload + b"\xc0"
+
+
 @given(payload=rows_events() | transactions(), data=st.data(), **_options)
 @settings(max_examples=300)
 def test_damaged_bytes(payload: bytes, data: st.DataObject, values: Values, gtids: bool | None) -> None:
     """Whatever is overwritten, cut off or added, the outcome is the reference's, and no memory beyond the event is looked at."""
-    damaged = bytearray(payload)
-    for _ in range(data.draw(st.integers(1, 4))):
-        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(
-            st.sampled_from([0x00, 0x90, 0xC0, 0xC2, 0xCA, 0xCB, 0xFF]) | st.integers(0, 255)
-        )
-    cut = data.draw(st.sampled_from([0, 0, 1, 7]))
-    for changed in (bytes(damaged), bytes(damaged[: len(damaged) - cut]), payload[:-1], payload + b"\xc0"):
+    for changed in damaged(payload, data):
         encoder, reference = Encoder(values, gtids=gtids), Encoder(values, gtids=gtids)
         assert outcome(encoder, changed, pure=False) == outcome(reference, changed, pure=True)
 
