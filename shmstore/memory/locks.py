@@ -14,11 +14,14 @@ import os
 import struct
 import threading
 import weakref
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from shmstore.errors import StoreError, refused
 from shmstore.memory.deadline import Deadline
 from shmstore.memory.semaphores import Condition
+
+if TYPE_CHECKING:
+    from shmstore.memory.ordering import Words
 
 LOCK_SLICE: Final = 0.25
 WAIT_SLICE: Final = 1.0
@@ -114,6 +117,17 @@ class Ownership:
     def taken(self) -> bool:
         """True where a process, this object included, holds the role now."""
         return self._fd >= 0 or is_locked(self._segment_fd, self._byte, 1)
+
+    def noted(self, words: Words, word: int) -> tuple[int, bool]:
+        """The pid that the role's owner has noted in `word`, 0 for none, and whether the role is taken, both of one moment.
+
+        An owner that ends well notes 0, then lets the role go. Between two looks that find one pid the role is that owner's, or nobody's: with one look
+        before, an owner that ends well meanwhile is called dead, with one behind, an owner that begins.
+        """
+        while True:
+            pid, taken = words[word], self.taken()
+            if words[word] == pid:
+                return pid, taken
 
     def _description(self) -> int:
         """The segment opened again: the lock must not be shared with other holders of its descriptor. Raises `StoreError`."""

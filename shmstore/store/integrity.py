@@ -87,13 +87,15 @@ def _events(segment: Segment) -> list[str]:
 
 def _owners(segment: Segment) -> list[str]:
     words, found = segment.words, []
-    roles = [("the producer", LOCK_PRODUCER, words[header_word("producer_pid")], words[header_word("producer_start")])]
+    roles = [("the producer", LOCK_PRODUCER, header_word("producer_pid"), header_word("producer_start"))]
     for entry in range(1, words[ENTRIES]):
         if words[STATE_OF[entry]] != SubscriptionState.FREE:
-            pid, start = words[subscription_word(entry, "owner_pid")], words[subscription_word(entry, "owner_start")]
+            pid, start = subscription_word(entry, "owner_pid"), subscription_word(entry, "owner_start")
             roles.append((f"the reader of {segment.read_text('name', entry)}", LOCK_SUBSCRIPTION + entry, pid, start))
-    for who, byte, pid, start in roles:
-        if pid and not is_alive(pid, start) and not Ownership(segment.fd, byte).taken():
+    for who, byte, pid_word, start_word in roles:
+        start = words[start_word]
+        pid, taken = Ownership(segment.fd, byte).noted(words, pid_word)
+        if pid and not taken and not is_alive(pid, start):
             found.append(f"{who} (pid {pid}) died without closing; its successor continues from its last ack, nothing is lost")
     return found
 

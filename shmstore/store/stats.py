@@ -221,7 +221,7 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...], put_
     put = cursor_at(views, words[PUT])
     floor = cursor_at(views, min(spared(views), put.sequence))  # looked at after put, or the space could be negative
     file = segment.read_text("source_file")
-    alive = Ownership(segment.fd, LOCK_PRODUCER).taken()
+    producer, alive = Ownership(segment.fd, LOCK_PRODUCER).noted(words, header_word("producer_pid"))
     wanted = words[ACK_WANTED]  # a wish outlives the producer that died with it
     stream = StreamStat._make(words[word] for word in STREAM_WORDS)
     heard, put_at, paused = map(as_calendar_ms, (stream.heard_ms, stream.put_ms, stream.paused_ms))
@@ -245,7 +245,7 @@ def describe(segment: Segment, subscriptions: tuple[SubscriptionStat, ...], put_
         newest=put.sequence,
         free_events=views.capacity - (put.sequence - floor.sequence),
         free_bytes=min(views.limit, max(0, views.limit - (put.bytes - floor.bytes))),  # a slot may be another's by now
-        producer_pid=words[header_word("producer_pid")],
+        producer_pid=producer,
         producer_alive=alive,
         heartbeat_ms=as_calendar_ms(words[header_word("heartbeat_ms")]),
         source=segment.read_text("source"),
@@ -319,14 +319,15 @@ def _subscription(segment: Segment, entry: int) -> SubscriptionStat:
     views, words = segment.views, segment.words
     put = cursor_at(views, words[PUT])
     ack, get = (_cursor(segment, words[each[entry]], put) for each in (ACK_OF, GET_OF))
+    owner, alive = Ownership(segment.fd, LOCK_SUBSCRIPTION + entry).noted(words, subscription_word(entry, "owner_pid"))
     since = _time_at(segment, max(ack.sequence, views.first), put.sequence)  # who never acked has waited since the first event
     return SubscriptionStat(
         name=segment.read_text("name", entry),
         state="lost" if words[STATE_OF[entry]] == SubscriptionState.LOST else "active",
         get=get,
         ack=ack,
-        owner_pid=words[subscription_word(entry, "owner_pid")],
-        alive=Ownership(segment.fd, LOCK_SUBSCRIPTION + entry).taken(),
+        owner_pid=owner,
+        alive=alive,
         heartbeat_ms=as_calendar_ms(words[subscription_word(entry, "heartbeat_ms")]),
         lag_events=put.sequence - ack.sequence,
         lag_bytes=put.bytes - ack.bytes,

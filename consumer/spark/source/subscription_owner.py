@@ -153,13 +153,14 @@ class SubscriptionOwner:
         """Give the role up on SIGTERM, too: without a call before it, Spark ends this process so when a query stops, and `stat` would call it dead.
 
         The signal may come between any two lines, within whatever lock. So its handler takes none, and closes nothing: the kernel releases the
-        subscription with the process, the segment has its ack, and the producer makes that durable.
+        subscription with the process, the segment has its ack, and the producer makes that durable. Spark sends the signal twice (`stopWorker`, then
+        `stopDaemon`), and the second one may come within the handler: it ends the process only once the role is given up.
         """
 
         def end(*_: object) -> None:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             if self._subscription is not None:
                 self._subscription._resign()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
 
         here = threading.current_thread() is threading.main_thread()  # the only one that may set a handler

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -45,6 +47,43 @@ else:
 print("ready", flush=True)
 sys.stdin.read()
 """
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["ends", "begins"])
+def test_an_owner_that_ends_or_begins_is_not_called_dead(begins: bool) -> None:
+    """Whenever it does its two steps while another process looks: nobody sees the pid of an owner together with a role that is free."""
+    hooks = 8
+    for first, second in itertools.combinations_with_replacement(range(hooks), 2):
+        fd = os.memfd_create("roles")
+        try:
+            owner, note, hook = Ownership(fd, 0), [0 if begins else 9], itertools.count()
+            assert begins or owner.acquire()
+            release, write = owner.release, functools.partial(note.__setitem__, 0, 9 if begins else 0)
+            steps = [owner.acquire, write] if begins else [write, release]
+
+            def moment(at=(first, second), steps=steps, hook=hook) -> None:
+                now = next(hook)
+                for step, when in zip(steps, at, strict=True):
+                    if when == now:
+                        step()
+
+            class Words(list):
+                def __getitem__(self, word, note=note, moment=moment):
+                    moment()
+                    return note[word]
+
+            class Looking(Ownership):
+                def taken(self, moment=moment):
+                    moment()
+                    found = super().taken()
+                    moment()
+                    return found
+
+            pid, taken = Looking(fd, 0).noted(Words(), 0)
+            assert taken or not pid, (first, second)
+            owner.release()
+        finally:
+            os.close(fd)
 
 
 @pytest.mark.parametrize("wrong", [-1, -0.001, float("nan")])
