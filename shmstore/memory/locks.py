@@ -121,7 +121,7 @@ class Ownership:
     def noted(self, words: Words, word: int) -> tuple[int, bool]:
         """The pid that the role's owner has noted in `word`, 0 for none, and whether the role is taken, both of one moment.
 
-        An owner that ends well notes 0, then lets the role go. Between two looks that find one pid the role is that owner's, or nobody's: with one look
+        An owner that ends well notes 0, then lets the role go. Between two looks that find one pid the role is that owner's, or free: with one look
         before, an owner that ends well meanwhile is called dead, with one behind, an owner that begins.
         """
         while True:

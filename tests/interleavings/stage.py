@@ -25,6 +25,7 @@ from shmstore.memory.layout import (
     sizes,
     subscription_word,
 )
+from shmstore.memory.locks import Ownership
 from shmstore.memory.mapping import Views
 from shmstore.ring.cursors import ACK_OF, ACK_WANTED, ARMED, ENTRIES, FLOOR, GET_OF, OVERSIZED, PUT, STATE_OF, WANTED_OF
 from shmstore.ring.writer import Writer
@@ -148,6 +149,8 @@ class Role:
 
     def taken(self) -> bool:
         return self.held or Memory.current.taken(("role", self.byte))
+
+    noted = Ownership.noted
 
 
 class Clock:

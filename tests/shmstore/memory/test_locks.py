@@ -51,7 +51,7 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("begins", [False, True], ids=["ends", "begins"])
 def test_an_owner_that_ends_or_begins_is_not_called_dead(begins: bool) -> None:
-    """Whenever it does its two steps while another process looks: nobody sees the pid of an owner together with a role that is free."""
+    """Whenever it does its two steps while another process looks: that does not see the pid of an owner together with a role that is free."""
     hooks = 8
     for first, second in itertools.combinations_with_replacement(range(hooks), 2):
         fd = os.memfd_create("roles")
