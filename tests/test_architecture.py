@@ -87,7 +87,7 @@ LAYERS = {
         "native queue canal_routing canal_packets row_plans",
         "connecting",
         "kafka_readers",
-        "messages kafka nats_stream rabbitmq redis_streams",
+        "messages kafka nats_stream rabbitmq redis_streams rocketmq",
         "kinds sender",
     ),
     "shmstore.consumer.wire": ("native protocol", "encoding", "session", "cluster", "server"),

@@ -1,4 +1,4 @@
-"""Which queues there are: Kafka, NATS JetStream, RabbitMQ, Redis Streams, and those that other packages bring by the entry point ``shmstore.queues``.
+"""Which queues there are: Kafka, NATS JetStream, RabbitMQ, Redis Streams, RocketMQ, and those that other packages bring by the entry point ``shmstore.queues``.
 
 An entry point names a callable that takes a `QueueConnection` and returns a `Queue`, as `kafka` here.
 """
@@ -104,14 +104,7 @@ def rabbitmq(connection: QueueConnection) -> Queue:
         from shmstore.consumer.queues.rabbitmq import RabbitMQ
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"RabbitMQ needs pika: {install('rabbitmq')}", name=error.name) from error
-    if connection.exactly_once:
-        raise ValueError(
-            "RabbitMQ has no transaction over several queues, so a batch may come twice after a failure: say so with --delivery at-least-once"
-        )
-    _leave_out(
-        "RabbitMQ",
-        {"--new-replication": connection.replication > 0, "--progress-topic": connection.progress} | _of_kafka(connection),
-    )
+    _at_least_once(connection, "RabbitMQ", "queues")
     return RabbitMQ(
         connection.address,
         user=connection.user,
@@ -146,6 +139,22 @@ def redis(connection: QueueConnection) -> Queue:
     )
 
 
+def rocketmq(connection: QueueConnection) -> Queue:
+    """A RocketMQ cluster. Raises ValueError for what cannot be a setting."""
+    from shmstore.consumer.queues.rocketmq import QUEUES, RocketMQ
+
+    _at_least_once(connection, "RocketMQ", "messages")
+    return RocketMQ(
+        connection.address,
+        user=connection.user,
+        password=connection.password,
+        tls=_tls(connection),
+        partitions=connection.partitions if connection.partitions > 0 else QUEUES,
+        create=connection.create,
+        settings=connection.settings,
+    )
+
+
 def _of_kafka(connection: QueueConnection) -> dict[str, object]:
     """What of the options only Kafka has."""
     return {"--sasl": connection.mechanism, "--compression": connection.compression}
@@ -153,6 +162,16 @@ def _of_kafka(connection: QueueConnection) -> dict[str, object]:
 
 def _only_once(connection: QueueConnection, of: str) -> None:
     _leave_out(of, _of_kafka(connection) | {"--delivery at-least-once": not connection.exactly_once})
+
+
+def _at_least_once(connection: QueueConnection, of: str, several: str) -> None:
+    if connection.exactly_once:
+        raise ValueError(
+            f"{of} has no transaction over several {several}, so a batch may come twice after a failure: say so with --delivery at-least-once"
+        )
+    _leave_out(
+        of, {"--new-replication": connection.replication > 0, "--progress-topic": connection.progress} | _of_kafka(connection)
+    )
 
 
 def _leave_out(of: str, given: Mapping[str, object]) -> None:
@@ -168,7 +187,7 @@ def _tls(connection: QueueConnection) -> SSLContext | None:
     return tls_context(connection.tls_ca, connection.tls_cert, connection.tls_key)
 
 
-_OURS: Final[dict[str, Make]] = {"kafka": kafka, "nats": nats, "rabbitmq": rabbitmq, "redis": redis}
+_OURS: Final[dict[str, Make]] = {"kafka": kafka, "nats": nats, "rabbitmq": rabbitmq, "redis": redis, "rocketmq": rocketmq}
 
 
 def kinds() -> list[str]:

@@ -13,7 +13,7 @@ PASSWORD: Final = "password"
 PASSWORD_HASH: Final = "clients-password-hash"
 QUEUE_PASSWORD: Final = "queue-password"
 #: The queues that Canal and we have, and the property that says where each is.
-QUEUES: Final = {"kafka": "kafka.bootstrap.servers", "rabbitmq": "rabbitmq.host"}
+QUEUES: Final = {"kafka": "kafka.bootstrap.servers", "rabbitmq": "rabbitmq.host", "rocketmq": "rocketmq.namesrv.addr"}
 #: The client id under which Canal sends into a queue.
 QUEUE_CLIENT: Final = 1001
 OPERATIONS: Final = ("insert", "update", "delete", "ddl", "query")

@@ -28,7 +28,7 @@ _RDS: Final = "binlogs in the object storage of Aliyun's RDS are not read: keep 
 _TABLES: Final = "definitions of tables are kept in the store's home, without a database"
 _PARSER: Final = "the parser is compiled code in one thread"
 _OTHER_QUEUE: Final = (
-    "there is no queue of this kind: Kafka, RabbitMQ, NATS and Redis, or a package of your own (docs: Kafka, in Python)"
+    "there is no queue of this kind: Kafka, RabbitMQ, RocketMQ, NATS and Redis, or a package of your own (docs: Kafka, in Python)"
 )
 _STANDBY: Final = "after a failover reading continues by GTID; without GTIDs the standby's files have no known place"
 
@@ -47,7 +47,7 @@ RULES: Final = (
     Rule("canal.zkServers", "[serve] zookeeper", "needs the extra `zookeeper`", take.zookeeper),
     Rule("canal.zookeeper.flush.period", "", "a cursor is written after each ack"),
     Rule("canal.withoutNetty", "no [serve]", "true: no server for canal's clients", take.without),
-    Rule("canal.serverMode", "[serve] or [queue]", "tcp, kafka and rabbitmq", take.mode),
+    Rule("canal.serverMode", "[serve] or [queue]", "tcp, kafka, rabbitmq and rocketmq", take.mode),
     Rule("canal.file.data.dir", "", "only says where meta.dat is; stores have their homes in $SHMSTORE_STATE"),
     Rule("canal.file.flush.period", "", "acks are on disk at most a second later"),
     Rule("canal.socketChannel", "", "how Canal's parser opens sockets"),
@@ -92,11 +92,13 @@ RULES: Final = (
     Rule("canal.auto.scan.interval", "", "see canal.auto.scan"),
     Rule("canal.auto.reset.latest.pos.mode", "on_purged", "true: latest", take.latest),
     Rule("canal.instance.global.*", "", "the files that were named are the configuration"),
+    Rule("canal.aliyun.accessKey", "[queue] user", _SAME, take.text("queue", "user")),
+    Rule("canal.aliyun.secretKey", "[queue] password_file", _SAME, take.queue_password),
     Rule("canal.aliyun.*", "", _RDS),
     Rule("canal.mq.flatMessage", "[queue] format, flat_message", "canal", take.flat),
     Rule("canal.mq.canalBatchSize", "", "a batch is at most [queue] batch events"),
     Rule("canal.mq.canalGetTimeout", "", "what comes is sent at once"),
-    Rule("canal.mq.accessChannel", "", _OTHER_QUEUE),
+    Rule("canal.mq.accessChannel", "", "the traces of Aliyun's cloud are not sent"),
     Rule("canal.mq.database.hash", "[queue] database_hash", _SAME, take.database_hash),
     Rule("canal.mq.send.thread.size", "", "one thread sends, in order"),
     Rule("canal.mq.build.thread.size", "", "one thread builds messages, in order"),
@@ -123,12 +125,16 @@ RULES: Final = (
     Rule("kafka.sasl.mechanism", "[queue] sasl", _SAME, take.text("queue", "sasl")),
     Rule("kafka.security.protocol", "[queue] tls", "SSL and SASL_SSL: true", take.protocol),
     Rule("kafka.ssl.*", "", "[queue] tls_ca, tls_cert and tls_key name PEM files"),
-    Rule("rocketmq.*", "", _OTHER_QUEUE),
+    Rule("rocketmq.namesrv.addr", "[queue] brokers", "HOST:PORT,HOST:PORT", take.name_servers),
+    Rule("rocketmq.producer.group", "[queue] set", "`group`", take.queue_setting("group")),
+    Rule("rocketmq.tag", "[queue] set", "`tag`", take.queue_setting("tag")),
+    Rule("rocketmq.namespace", "", "write it before the topic: NAMESPACE%TOPIC"),
+    Rule("rocketmq.*", "", "a batch is tried until it is there; no traces are sent"),
     Rule("rabbitmq.host", "[queue] brokers", "HOST:PORT", take.rabbit_host),
-    Rule("rabbitmq.virtual.host", "[queue] set", "`vhost`", take.rabbit_setting("vhost")),
-    Rule("rabbitmq.exchange", "[queue] set", "`exchange`", take.rabbit_setting("exchange")),
+    Rule("rabbitmq.virtual.host", "[queue] set", "`vhost`", take.queue_setting("vhost")),
+    Rule("rabbitmq.exchange", "[queue] set", "`exchange`", take.queue_setting("exchange")),
     Rule("rabbitmq.username", "[queue] user", _SAME, take.text("queue", "user")),
-    Rule("rabbitmq.password", "[queue] password_file", _SAME, take.rabbit_password),
+    Rule("rabbitmq.password", "[queue] password_file", _SAME, take.queue_password),
     Rule("rabbitmq.*", "", "queues and bindings that Canal declared stay; no others are declared"),
     Rule("pulsarmq.*", "", _OTHER_QUEUE),
     # instance.properties
@@ -192,6 +198,7 @@ def convert(to: Conversion) -> None:
     to.serves = mode not in QUEUES
     others = tuple(f"{queue}." for queue in QUEUES if queue != mode) + (() if mode in QUEUES else ("canal.mq.",))
     others += ("canal.mq.servers",) if mode != "kafka" else ()
+    others += ("canal.aliyun.",) if mode != "rocketmq" else ()
     for name in to.source.names:
         rule, value = rule_of(name), to.get(name)
         to.rule = name
@@ -202,11 +209,11 @@ def convert(to: Conversion) -> None:
         elif rule.take is None:
             to.note("left out", name, rule.about)
         elif name.startswith(others):
-            queue = name.partition(".")[0]
+            queue = "rocketmq" if name.startswith("canal.aliyun.") else name.partition(".")[0]
             to.note(
                 "left out",
                 name,
-                f"Canal reads it only with canal.serverMode = {queue if queue in QUEUES else 'kafka or rabbitmq'}",
+                f"Canal reads it only with canal.serverMode = {queue if queue in QUEUES else ', '.join(QUEUES)}",
             )
         elif rule.here.startswith("[serve]") and mode in QUEUES and name not in ("canal.serverMode", "canal.instance.gtidon"):
             to.note("left out", name, f"Canal opens no port for clients with canal.serverMode = {mode}")

@@ -117,7 +117,10 @@ def mode(to: Conversion, value: str) -> str | None:
         # Canal publishes to queues and exchanges that are there, of any kind.
         to.sections["queue"] |= {"kind": kind, "delivery": "at-least-once", "create_topics": False}
         return "each change at least once, in the binlog's order; needs `pip install 'shmstore[rabbitmq]'`"
-    return f"there is no queue of the kind {value}: read the store with canal's clients or `shmstore tail`, or send to Kafka or RabbitMQ"
+    if kind == "rocketmq":
+        to.sections["queue"] |= {"kind": kind, "delivery": "at-least-once"}
+        return "each change at least once, in the binlog's order"
+    return f"there is no queue of the kind {value}: read the store with canal's clients or `shmstore tail`, or send to Kafka, RabbitMQ or RocketMQ"
 
 
 def without(to: Conversion, value: str) -> None:
@@ -480,8 +483,13 @@ def rabbit_host(to: Conversion, value: str) -> None:
     to.put("queue", "brokers", value if re.search(r":\d+$", value) else f"{value}:5672")
 
 
-def rabbit_setting(name: str) -> Take:
-    """Return what takes a setting of RabbitMQ's that `shmstore queue --set` has as `name`."""
+def name_servers(to: Conversion, value: str) -> None:
+    """Take where RocketMQ's name servers are: HOST:PORT;HOST:PORT."""
+    to.put("queue", "brokers", ",".join(word.strip() for word in value.split(";") if word.strip()))
+
+
+def queue_setting(name: str) -> Take:
+    """Return what takes a setting of a queue's that `shmstore queue --set` has as `name`."""
 
     def take(to: Conversion, value: str) -> None:
         to.add("queue", "set", f"{name}={value}")
@@ -489,7 +497,7 @@ def rabbit_setting(name: str) -> Take:
     return take
 
 
-def rabbit_password(to: Conversion, value: str) -> str:
-    """Take the password of the user of RabbitMQ."""
+def queue_password(to: Conversion, value: str) -> str:
+    """Take the password of the queue's user."""
     to.secret("queue", "password_file", QUEUE_PASSWORD, value)
     return "in a file of its own"

@@ -27,12 +27,13 @@ def add(commands: Commands) -> None:
     sub = commands.add(
         queue,
         "queue",
-        "send a store's changes into a message queue (Kafka, NATS, RabbitMQ, Redis)",
+        "send a store's changes into a message queue (Kafka, NATS, RabbitMQ, Redis, RocketMQ)",
         "  shmstore queue orders --brokers kafka:9092\n"
         "  shmstore queue orders --brokers kafka:9092 --format debezium --tables 'shop.*'\n"
         "  shmstore queue orders --kind redis --brokers redis:6379\n"
         "  shmstore queue orders --kind nats --brokers nats:4222\n"
         "  shmstore queue orders --kind rabbitmq --brokers rabbit:5672 --delivery at-least-once\n"
+        "  shmstore queue orders --kind rocketmq --brokers nameserver:9876 --delivery at-least-once\n"
         "  shmstore queue orders --brokers kafka:9092 --format canal --partitions-num 3 --partition-hash '.*\\..*:$pk$'",
         "It reads as a subscription: it delays no other reader, and the store keeps the events that are not sent yet. Each batch and "
         "a mark of its end are one transaction. After a kill, a lost broker or a restart, sending continues after the mark, and "
@@ -41,8 +42,8 @@ def add(commands: Commands) -> None:
         "\n"
         "The key of a message is the row's primary key, so the changes of a row are in one partition, in order. An update that "
         "changes the key is a delete of the old key and an insert of the new one. Each kind needs the extra of its name: kafka, "
-        "nats, rabbitmq, redis.\n"
-        "RabbitMQ has no transactions over queues: it gets each change at least once.",
+        "nats, rabbitmq, redis (rocketmq needs none).\n"
+        "RabbitMQ and RocketMQ have no transactions over queues: they get each change at least once.",
         store=False,
     )
     sub.add_argument(
@@ -51,7 +52,7 @@ def add(commands: Commands) -> None:
     sub.add_argument("--path", metavar="FILE", help="the store's file, if it is in a file instead of shared memory")
     add_state(sub)
     sub.add_argument(
-        "--kind", default="kafka", help="kafka, nats, rabbitmq, redis, or what other packages bring (default: kafka)"
+        "--kind", default="kafka", help="kafka, nats, rabbitmq, redis, rocketmq, or what other packages bring (default: kafka)"
     )
     where = sub.add_argument_group("The queue")
     where.add_argument(

@@ -14,6 +14,7 @@ from tests.servers.nats import NatsServer, nats_server
 from tests.servers.ports import free_port
 from tests.servers.rabbitmq import RabbitServer, rabbit_server
 from tests.servers.redis import RedisServer, redis_server
+from tests.servers.rocketmq import RocketServer, rocket_server
 
 
 @pytest.fixture
@@ -52,4 +53,12 @@ def rabbit_there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitSer
     tls = (f"listeners.ssl.1 = 127.0.0.1:{port}", f"ssl_options.certfile = {certificate}", f"ssl_options.keyfile = {key}")
     with rabbit_server("max_message_size = 1048576", *tls) as server:
         server.tls_port, server.certificate = port, certificate
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rocket_there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketServer]:
+    """One that the session shares; it wants a login, and takes TLS too."""
+    certificate, key = self_signed(tmp_path_factory.mktemp("rocket"))
+    with rocket_server(("admin", "let-me-in"), (str(certificate), str(key))) as server:
         yield server

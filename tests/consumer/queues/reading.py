@@ -15,6 +15,7 @@ from tests.servers.kafka import Broker
 from tests.servers.nats import NatsServer
 from tests.servers.rabbitmq import RabbitServer
 from tests.servers.redis import RedisServer
+from tests.servers.rocketmq import RocketServer
 
 LAST = b"the last message"
 
@@ -122,4 +123,12 @@ def delivered(server: RabbitServer, *queues: str) -> dict[int, list[tuple[bytes 
     return {
         number: [((each.headers["key"].encode() if "key" in each.headers else None), body or None) for each, body in some]
         for number, some in taken(server, *queues).items()
+    }
+
+
+def pulled(server: RocketServer, topic: str) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
+    """(key, value) of all messages of a topic in RocketMQ, by queue."""
+    return {
+        number: [((each.properties["KEYS"].encode() if "KEYS" in each.properties else None), each.body or None) for each in some]
+        for number, some in server.read(topic.replace(".", "_")).items()
     }

@@ -118,9 +118,9 @@ def kill_senders_and_server(
     each_once(found, put)
 
 
-def outlive_the_server(store: EventStore, kind: str, server: Server, read: Callable[[str], Read]) -> None:
+def outlive_the_server(store: EventStore, kind: str, server: Server, read: Callable[[str], Read], *words: str) -> None:
     """A sender outlives its server, which is killed, started again, and cut off for a while; what was put meanwhile comes once."""
-    with sending(store.name, kind, server.address) as process:
+    with sending(store.name, kind, server.address, *words) as process:
 
         def put_and_wait(number: int, meanwhile: Callable[[], None] | None = None) -> None:
             store.put(transaction(number, inserts(*range(number * 10, number * 10 + 10))))

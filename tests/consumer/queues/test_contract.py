@@ -15,14 +15,16 @@ from shmstore.consumer.queues.nats_stream import NatsStream
 from shmstore.consumer.queues.queue import EarlyQueue, Mark, Message, MessageTooLarge, Queue, QueueRefused
 from shmstore.consumer.queues.rabbitmq import RabbitMQ
 from shmstore.consumer.queues.redis_streams import RedisStreams
+from shmstore.consumer.queues.rocketmq import RocketMQ
 from tests.certificates import self_signed
 from tests.consumer.queues import memory
-from tests.consumer.queues.reading import added, committed, delivered, published
+from tests.consumer.queues.reading import added, committed, delivered, published, pulled
 from tests.consumer.queues.senders import Read
 from tests.servers.kafka import Broker
 from tests.servers.nats import NatsServer
 from tests.servers.rabbitmq import RabbitServer
 from tests.servers.redis import RedisServer
+from tests.servers.rocketmq import RocketServer
 
 _numbers = itertools.count()
 
@@ -73,13 +75,22 @@ def _redis(request: pytest.FixtureRequest) -> Tried:
     return Tried(lambda reader: RedisStreams(server.address, reader, partitions=3), lambda topic: added(server, topic))
 
 
+def _rocketmq(request: pytest.FixtureRequest) -> Tried:
+    server: RocketServer = request.getfixturevalue("rocket_there")
+    assert server.login is not None
+    user, password = server.login
+    return Tried(
+        lambda reader: RocketMQ(server.address, user=user, password=password, partitions=3), lambda topic: pulled(server, topic)
+    )
+
+
 WITH_MARKS: dict[str, Callable[[pytest.FixtureRequest], Tried]] = {
     "memory": _memory,
     "kafka": _kafka,
     "nats": _nats,
     "redis": _redis,
 }
-ALL = WITH_MARKS | {"rabbitmq": _rabbitmq}
+ALL = WITH_MARKS | {"rabbitmq": _rabbitmq, "rocketmq": _rocketmq}
 
 
 @pytest.fixture(params=ALL)
@@ -234,12 +245,12 @@ def test_it_is_opened_again(tried: Tried, topic: str) -> None:
     assert [value for each in tried.read(topic).values() for _, value in each] == [b"0", b"1", b"2", b"3"]
 
 
-@pytest.mark.parametrize("kind", ["nats", "rabbitmq", "redis"])
+@pytest.mark.parametrize("kind", ["nats", "rabbitmq", "redis", "rocketmq"])
 def test_a_key_with_a_passphrase(kind: str, tmp_path: Path) -> None:
     """It is refused before anything is sent: no passphrase is asked for on the terminal."""
     certificate, key = self_signed(tmp_path, passphrase="secret")
     given = kinds.QueueConnection(
-        "127.0.0.1:1", "s/x", exactly_once=kind != "rabbitmq", tls_cert=str(certificate), tls_key=str(key)
+        "127.0.0.1:1", "s/x", exactly_once=kind in ("nats", "redis"), tls_cert=str(certificate), tls_key=str(key)
     )
     with pytest.raises(ValueError, match=r"key .* is encrypted"):
         kinds.make(kind, given)

@@ -203,6 +203,32 @@ rabbitmq.deliveryMode = direct"""
     assert SECRET not in files.report(made) + files.text_of_file(made, False)
 
 
+def test_rocketmq(tmp_path: Path) -> None:
+    """Canal's MQ mode with RocketMQ: at least once, to its name servers, with its login, group and tag; with another queue its login is left out."""
+    server = f"""canal.serverMode = rocketMQ
+canal.mq.flatMessage = true
+canal.aliyun.accessKey = alice
+canal.aliyun.secretKey = {SECRET}
+rocketmq.namesrv.addr = n1:9876;n2:9876
+rocketmq.producer.group = changes
+rocketmq.tag = shop
+rocketmq.retry.times.when.send.failed = 0
+rabbitmq.host = rabbit"""
+    made = converted(tmp_path, "canal.mq.topic=orders\ncanal.mq.partitionsNum=3", server)
+    queue = made.sections["queue"]
+    assert made.sections["serve"] == {}
+    assert made.secrets["queue-password"] == SECRET
+    assert (queue["kind"], queue["delivery"], queue["brokers"]) == ("rocketmq", "at-least-once", "n1:9876,n2:9876")
+    assert (queue["user"], queue["format"], queue["topic"], queue["partitions_num"]) == ("alice", "canal", "orders", 3)
+    assert sorted(queue["set"]) == ["group=changes", "tag=shop"]
+    assert {kinds(made)[name] for name in ("rabbitmq.host", "rocketmq.retry.times.when.send.failed")} == {"left out"}
+    assert SECRET not in files.report(made) + files.text_of_file(made, False)
+    made = converted(tmp_path, "", server.replace("rocketMQ", "kafka") + "\nkafka.bootstrap.servers = k1:9092")
+    about = {outcome.name: outcome for outcome in made.outcomes}["canal.aliyun.secretKey"]
+    assert (about.kind, about.text) == ("left out", "Canal reads it only with canal.serverMode = rocketmq")
+    assert SECRET not in files.report(made) + files.text_of_file(made, False)
+
+
 @pytest.mark.parametrize("druid", [False, True])
 def test_secrets(tmp_path: Path, druid: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Passwords and hashes are in files that their owner alone reads, and nowhere else."""
@@ -273,6 +299,10 @@ def test_environment_and_placeholders(tmp_path: Path) -> None:
         ("canal.passwd=secret", "40 hexadecimal digits"),
         ("canal.serverMode=kafka\nkafka.bootstrap.servers=", "kafka.bootstrap.servers is not set"),
         ("canal.serverMode=rabbitmq", "canal.serverMode is rabbitmq, and rabbitmq.host is not set"),
+        (
+            "canal.serverMode=rocketmq\nrocketmq.namesrv.addr=",
+            "canal.serverMode is rocketmq, and rocketmq.namesrv.addr is not set",
+        ),
         ("a=\\u12", "instance.properties: line"),
         ("canal.instance.dbUsername=\\uD800", "come in pairs"),
     ],

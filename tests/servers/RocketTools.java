@@ -1,0 +1,83 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+
+/**
+ * RocketMQ's own consumer and admin client. Does what each line of stdin says, and answers with lines, the last of which is END.
+ *
+ * read TOPIC: for each message its queue, id, body, and properties, in base64. topic NAME QUEUES: makes it, or changes it. register: has the broker
+ * tell the name server of itself. user NAME PASSWORD: one without rights.
+ */
+public class RocketTools {
+    public static void main(String[] words) throws Exception {
+        String names = words[0];
+        String broker = words[1];
+        AclClientRPCHook login = words.length > 2 ? new AclClientRPCHook(new SessionCredentials(words[2], words[3])) : null;
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("reading", login);
+        consumer.setNamesrvAddr(names);
+        consumer.start();
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(login);
+        admin.setNamesrvAddr(names);
+        admin.start();
+        BufferedReader asked = new BufferedReader(new InputStreamReader(System.in));
+        for (String line = asked.readLine(); line != null; line = asked.readLine()) {
+            String[] what = line.split(" ");
+            if (what[0].equals("read")) {
+                read(consumer, what[1]);
+            } else if (what[0].equals("topic")) {
+                int queues = Integer.parseInt(what[2]);
+                admin.createAndUpdateTopicConfig(broker, new TopicConfig(what[1], queues, queues));
+            } else if (what[0].equals("register")) {
+                Properties changed = new Properties();
+                changed.setProperty("brokerPermission", "6");
+                admin.updateBrokerConfig(broker, changed);
+            } else {
+                admin.createUser(broker, what[1], what[2], "Normal");
+            }
+            System.out.println("END");
+            System.out.flush();
+        }
+        System.exit(0);
+    }
+
+    private static void read(DefaultMQPullConsumer consumer, String topic) throws Exception {
+        List<MessageQueue> queues = new ArrayList<>(consumer.fetchSubscribeMessageQueues(topic));
+        queues.sort(null);
+        for (MessageQueue queue : queues) {
+            long end = consumer.maxOffset(queue);
+            for (long offset = consumer.minOffset(queue); offset < end; ) {
+                PullResult found = consumer.pull(queue, "*", offset, 32);
+                offset = found.getNextBeginOffset();
+                if (found.getPullStatus() != PullStatus.FOUND) {
+                    continue;
+                }
+                for (MessageExt message : found.getMsgFoundList()) {
+                    StringBuilder line = new StringBuilder();
+                    line.append(queues.indexOf(queue)).append(' ').append(message.getMsgId()).append(' ').append(base64(message.getBody()));
+                    for (Map.Entry<String, String> each : message.getProperties().entrySet()) {
+                        line.append(' ').append(each.getKey()).append('=').append(base64(each.getValue().getBytes("UTF-8")));
+                    }
+                    System.out.println(line);
+                }
+            }
+        }
+    }
+
+    private static String base64(byte[] bytes) {
+        return bytes == null ? "" : Base64.getEncoder().encodeToString(bytes);
+    }
+}
