@@ -76,7 +76,8 @@ class RocketServer(Daemon):
             f"org.apache.rocketmq:rocketmq-namesrv:{VERSION}",
             f"org.apache.rocketmq:rocketmq-broker:{VERSION}",
         )
-        self._java = ["java", "-Xmx256m", *SOON, f"-Duser.home={folder}", "-cp", f"{jars}/*"]
+        # A JVM that is killed leaves the libraries that it unpacked.
+        self._java = ["java", "-Xmx256m", *SOON, f"-Duser.home={folder}", f"-Djava.io.tmpdir={folder}", "-cp", f"{jars}/*"]
         # A broker takes nothing where the disk is 90 % full.
         self._server = [*self._java, "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99"]
         if tls:
@@ -108,7 +109,11 @@ class RocketServer(Daemon):
             with (self.folder / "tools.log").open("ab") as out:
                 pipe = subprocess.PIPE
                 self._tools = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=out, text=True)
-        super().start()
+        try:
+            super().start()
+        except BaseException:
+            self.end()
+            raise
         self._starts += 1
 
     def answers(self) -> bool:
@@ -119,7 +124,11 @@ class RocketServer(Daemon):
         return True
 
     def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
+        self.end()
+
+    def end(self) -> None:
+        """Kill all."""
+        self.stop()
         for process in (self._names, self._tools):
             if process is not None:
                 process.kill()
