@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import struct
@@ -144,6 +145,8 @@ def test_the_usual_is_not_handed_back(form: str, kind: EventType) -> None:
     wanted = list(reference.of_event(decode(payload, 3)))
     assert [message._replace(headers=list(message.headers)) for message in found] == wanted
     assert any(b"\\u001f" in (message.value or b"") for message in found)
+    held = [each for message in found for each in (message, message.headers, *message.headers)]
+    assert not any(map(gc.is_tracked, held)), "the collector would walk over a batch of them again and again"
 
 
 @given(st.data())
