@@ -11,8 +11,8 @@ cdef class Takes:
     cdef public bint interrupted  # by another thread or a handler: the wait is to end
     cdef int64_t wanted_word, state_word, heartbeat_word, paused_word
     cdef uint32_t* woken
-    cdef int64_t short, looks  # ns: after a sleep shorter than that, how long to look before the next
-    cdef bint hurried  # the last sleep was that short
+    cdef int64_t short, looks, brief  # ns: after a sleep shorter than that, how long to look before the next; after what a look again
+    cdef bint hurried  # the last wait was that short
     cdef object segment, batch, freed
     cdef LogWindow window  # of the log, in a store that has one: what may be taken where the ring has moved on
 
@@ -25,16 +25,17 @@ cdef class Takes:
         self.heartbeat_word, self.paused_word = subscription_word(entry, "heartbeat_ms"), subscription_word(entry, "paused")
         self.woken = <uint32_t*>(self.mapped.words + <int64_t>subscription_word(entry, "woken"))
 
-    def tune(self, segment, batch, freed, bint may_get, bint may_ack, double short, double looks):
+    def tune(self, segment, batch, freed, bint may_get, bint may_ack, double short, double looks, double brief):
         """Say what the batches are, a kind of Run of `segment`, what to call after an ack that the producer waits for, and which of the two
         have nothing unusual about them.
 
-        After a sleep of less than `short` seconds the next wait looks for `looks` seconds before it sleeps.
+        After a sleep of less than `short` seconds the next wait looks for `looks` seconds before it sleeps, and after a look that found
+        events in less than `brief`.
         """
         if not issubclass(batch, Run):
             raise TypeError(f"{batch!r} is no Run")
         self.segment, self.batch, self.freed, self.may_get, self.may_ack = segment, batch, freed, may_get, may_ack
-        self.short, self.looks = <int64_t>(short * 1e9), <int64_t>(looks * 1e9)
+        self.short, self.looks, self.brief = <int64_t>(short * 1e9), <int64_t>(looks * 1e9), <int64_t>(brief * 1e9)
 
     def try_get(self, limit_events):
         """As Reader.try_get."""
@@ -105,9 +106,11 @@ cdef class Takes:
         if at.logged and look(words + PUT) >= next and self.get < look(words + FLOOR):
             return None  # there is something to read, in the log: no need to arm, which costs all processors a fence
         if self.hurried:  # the producer is in full flow
-            self.hurried = False
+            began = clock_now()
             if self.look_for(1, min(seconds, self.looks / 1e9)):
+                self.hurried = clock_now() - began < self.brief
                 return self.try_get(limit_events)
+            self.hurried = False
         try:
             while True:
                 publish(words + self.wanted_word, next)

@@ -134,6 +134,7 @@ class Reader:
         may_ack: bool,
         short: float,
         looks: float,
+        brief: float,
         /,
     ) -> None:
         """Say what batches are and what may be tried; `freed` is called after an ack that the producer waits for."""

@@ -45,6 +45,9 @@ NO_LIMIT: Final = 2**62
 BUSY: Final = 100e-6  # seconds; a sleep shorter than this costs more than looking
 SPINS: Final = 1000  # looks at the put cursor before a sleep in full flow, of ...
 LOOK: Final = 40e-9  # ... so many seconds each
+BRIEF: Final = (
+    10e-6  # seconds; a look shorter than this costs less than a sleep does both sides (12 us), so that the next wait looks, too
+)
 CLOSING: Final = 2.0  # seconds that close() waits for the disk
 A_MOMENT: Final = 1e-3  # compiled code looks for so long at most before Python may handle a signal
 
@@ -104,7 +107,7 @@ class Subscription:
         """Say what the reader may try: what has nothing unusual about it."""
         gets = not self._careful and not self._segment.flags & StoreFlag.DDL_ISOLATION
         acks = not self._careful and (self._checkpoint is None or self._has_log)
-        self._reader.tune(self._segment, Batch, self._freed, gets, acks, BUSY, SPINS * LOOK)
+        self._reader.tune(self._segment, Batch, self._freed, gets, acks, BUSY, SPINS * LOOK, BRIEF)
         if self._has_log:
             self._reader.due = 1  # the first ack is done here, and says when the next is
 
@@ -244,13 +247,16 @@ class Subscription:
     def _spun(self, n: int, deadline: Deadline) -> bool:
         """Look at the put cursor for a while instead of sleeping; True as soon as `n` events seem to be there."""
         wanted = self._reader.get + n
-        until = time.perf_counter() + deadline.left(max(self.spin, self._spins * LOOK))
-        self._spins = 0
+        began = time.perf_counter()
+        until = began + deadline.left(max(self.spin, self._spins * LOOK))
         while self._words[PUT] < wanted:
             left = until - time.perf_counter()
             if left <= 0 or self._reader.interrupted:
+                self._spins = 0
                 return False
             self._reader.look_for(n, min(left, A_MOMENT))
+        if time.perf_counter() - began >= BRIEF:
+            self._spins = 0
         return True
 
     def interrupt(self) -> None:

@@ -144,7 +144,7 @@ def test_the_compiled_get_leaves_what_is_behind_the_floor(made):
     segment = made()
     writer = writer_of(segment.views)
     reader: Any = reader_of(segment, 1)
-    reader.tune(segment, FromLog, print, True, True, 0, 0)
+    reader.tune(segment, FromLog, print, True, True, 0, 0, 0)
     for number in range(30):
         put(segment, writer, b"%d" % number)
         assert bytes(reader.try_get(None).raw) == b"%d" % number
@@ -165,7 +165,7 @@ def test_an_ack_that_is_due_goes_the_long_way(made):
     writer = writer_of(segment.views)
     reader: Any = reader_of(segment, 1)
     wanted: list[int] = []
-    reader.tune(segment, FromLog, lambda: wanted.append(reader.ack), True, True, 0, 0)
+    reader.tune(segment, FromLog, lambda: wanted.append(reader.ack), True, True, 0, 0, 0)
     assert reader.due == 0
     for due, done in ((0, True), (time.monotonic_ns() + 10**12, True), (time.monotonic_ns() - 10**8, False)):
         put(segment, writer, b"x")

@@ -21,7 +21,10 @@ from shmstore import (
     SubscriptionInUse,
     SubscriptionNotFound,
 )
+from shmstore.memory.layout import subscription_word
 from shmstore.ring.cursors import ARMED
+from shmstore.store import subscription
+from tests.shmstore.commands import until
 from tests.shmstore.samples import begin, contents, ddl, encoded, end, position, rows
 
 SOON = 30
@@ -477,9 +480,9 @@ def test_a_spinning_reader_gets_what_comes(make, attach, start):
     reader.spin = SOON
     got = start(reader.get, timeout=SOON)
     time.sleep(0.05)
+    assert store.segment.words[ARMED] == 0  # it does not sleep
     store.put(b"x")
     assert contents(got.result(SOON)) == [b"x"]
-    assert store.segment.words[ARMED] == 0  # it never went to sleep
     assert not reader.get(timeout=0.05)
     got = start(reader.get, timeout=SOON)
     time.sleep(0.05)
@@ -499,6 +502,52 @@ def test_a_spin_too_short_ends_in_a_sleep(make, attach, start, no_slices):
         batch = got.result(SOON)
         assert contents(batch) == [b"%d" % i]
         reader.ack(batch)
+
+
+def test_a_reader_in_full_flow_goes_on_looking(make, attach, start, monkeypatch):
+    """Once a sleep was short, the reader looks for events before it sleeps, and does so again for as long as a short look finds some."""
+    reader, got = hurried(make, attach, start, monkeypatch, brief=SOON)
+    for i in range(5):
+        reader.ack(got.result(SOON))
+        got = start(reader.get, timeout=SOON)
+        time.sleep(0.02)
+        assert reader.store.segment.words[ARMED] == 0  # it does not sleep
+        reader.store.put(b"%d" % i)
+        assert contents(got.result(SOON)) == [b"%d" % i]
+
+
+def test_a_long_look_is_followed_by_a_sleep(make, attach, start, monkeypatch):
+    """A look that took as long as a sleep costs is not repeated: the next wait sleeps at once."""
+    reader, got = hurried(make, attach, start, monkeypatch, brief=0.0)
+    reader.ack(got.result(SOON))
+    got = start(reader.get, timeout=SOON)
+    time.sleep(0.02)
+    assert reader.store.segment.words[ARMED] == 0  # it looks
+    reader.store.put(b"found by looking")
+    reader.ack(got.result(SOON))
+    got = asleep(reader, start)
+    reader.store.put(b"found by waking")
+    assert contents(got.result(SOON)) == [b"found by waking"]
+
+
+def hurried(make, attach, start, monkeypatch, *, brief):
+    """A reader whose sleep was short, as every sleep is here and every look is long, and what it gets by that."""
+    for name, seconds in (("BUSY", SOON), ("LOOK", SOON / subscription.SPINS), ("BRIEF", brief)):
+        monkeypatch.setattr(subscription, name, seconds)
+    store = make(capacity=8)
+    reader = store.subscribe("a")
+    got = asleep(reader, start)
+    store.put(b"first")
+    return reader, got
+
+
+def asleep(reader, start):
+    """A get that has looked in vain, and is about to sleep."""
+    words, heartbeat = reader.store.segment.words, subscription_word(reader.entry, "heartbeat_ms")
+    words[heartbeat] = 0
+    got = start(reader.get, timeout=SOON)
+    until(lambda: words[heartbeat])
+    return got
 
 
 def test_rollback_to_a_sequence(make):
