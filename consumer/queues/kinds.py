@@ -1,4 +1,5 @@
-"""Which queues there are: Kafka, NATS JetStream, RabbitMQ, Redis Streams, RocketMQ, and those that other packages bring by the entry point ``shmstore.queues``.
+"""Which queues there are: Kafka, NATS JetStream, Pulsar, RabbitMQ, Redis Streams, RocketMQ, and those that other packages bring by the entry point
+``shmstore.queues``.
 
 An entry point names a callable that takes a `QueueConnection` and returns a `Queue`, as `kafka` here.
 """
@@ -98,6 +99,39 @@ def nats(connection: QueueConnection) -> Queue:
     )
 
 
+def pulsar(connection: QueueConnection) -> Queue:
+    """A Pulsar cluster. Raises ModuleNotFoundError without pulsar-client, ValueError for what cannot be a setting."""
+    try:
+        from shmstore.consumer.queues.pulsar import PROGRESS, Pulsar
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"Pulsar needs pulsar-client: {install('pulsar')}", name=error.name) from error
+    _leave_out(
+        "Pulsar",
+        {
+            "--sasl": connection.mechanism,
+            "--new-replication": connection.replication > 0,
+            "--no-create-topics": not connection.create,
+        },
+    )
+    _tls(connection)  # the client reads the files at each connection, and OpenSSL may ask for a passphrase there
+    return Pulsar(
+        connection.address,
+        connection.reader,
+        exactly_once=connection.exactly_once,
+        user=connection.user,
+        password=connection.password,
+        tls=connection.tls or bool(connection.tls_ca or connection.tls_cert),
+        tls_ca=connection.tls_ca,
+        tls_cert=connection.tls_cert,
+        tls_key=connection.tls_key,
+        progress=connection.progress or PROGRESS,
+        partitions=connection.partitions,
+        compression=connection.compression,
+        settings=connection.settings,
+        stopped=connection.stopped,
+    )
+
+
 def rabbitmq(connection: QueueConnection) -> Queue:
     """A RabbitMQ server. Raises ModuleNotFoundError without pika, ValueError for what cannot be a setting."""
     try:
@@ -187,7 +221,14 @@ def _tls(connection: QueueConnection) -> SSLContext | None:
     return tls_context(connection.tls_ca, connection.tls_cert, connection.tls_key)
 
 
-_OURS: Final[dict[str, Make]] = {"kafka": kafka, "nats": nats, "rabbitmq": rabbitmq, "redis": redis, "rocketmq": rocketmq}
+_OURS: Final[dict[str, Make]] = {
+    "kafka": kafka,
+    "nats": nats,
+    "pulsar": pulsar,
+    "rabbitmq": rabbitmq,
+    "redis": redis,
+    "rocketmq": rocketmq,
+}
 
 
 def kinds() -> list[str]:

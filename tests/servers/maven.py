@@ -16,18 +16,20 @@ _POM = (
     # which poms of Debezium's name, and nothing here is from
     "<repositories><repository><id>confluent</id><url>file:///none</url><releases><enabled>false</enabled></releases>"
     "<snapshots><enabled>false</enabled></snapshots></repository></repositories>"
-    "<dependencies>{}</dependencies></project>"
+    "<dependencyManagement><dependencies>{}</dependencies></dependencyManagement><dependencies>{}</dependencies></project>"
 )
 _DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>{}</dependency>"
+_IMPORTED = "<type>pom</type><scope>import</scope>"
 _CLASSIFIER = "<classifier>{}</classifier>"
 _ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
 
 @functools.cache
-def jars(name: str, *artifacts: str) -> Path:
+def jars(name: str, *artifacts: str, versions: str = "") -> Path:
     """The folder `name` of the jars that the artifacts (``GROUP:ARTIFACT:VERSION``) need, fetched the first time; of one with a classifier
     (``GROUP:ARTIFACT:VERSION:CLASSIFIER``), which has all in it, that jar alone, and so with an empty one (``GROUP:ARTIFACT:VERSION:``).
+    `versions` is a pom (``GROUP:ARTIFACT:VERSION``) that lists the versions of what the artifacts need.
 
     Raises `ServerUnavailable` where they cannot be had.
     """
@@ -41,7 +43,8 @@ def jars(name: str, *artifacts: str) -> Path:
         if folder.exists():
             return folder
         with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=folder.parent) as work:
-            Path(work, "pom.xml").write_text(_POM.format("".join(map(_dependency, artifacts))))
+            imported = _DEPENDENCY.format(*versions.split(":"), _IMPORTED) if versions else ""
+            Path(work, "pom.xml").write_text(_POM.format(imported, "".join(map(_dependency, artifacts))))
             command = ["mvn", "-q", "-B", _COPY, "-DincludeScope=runtime", "-DoutputDirectory=jars"]
             done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
             if done.returncode:

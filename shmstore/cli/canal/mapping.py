@@ -27,9 +27,6 @@ _ADMIN: Final = "there is no admin server: files are the configuration, `shmstor
 _RDS: Final = "binlogs in the object storage of Aliyun's RDS are not read: keep them on the server long enough"
 _TABLES: Final = "definitions of tables are kept in the store's home, without a database"
 _PARSER: Final = "the parser is compiled code in one thread"
-_OTHER_QUEUE: Final = (
-    "there is no queue of this kind: Kafka, RabbitMQ, RocketMQ, NATS and Redis, or a package of your own (docs: Kafka, in Python)"
-)
 _STANDBY: Final = "after a failover reading continues by GTID; without GTIDs the standby's files have no known place"
 
 RULES: Final = (
@@ -136,7 +133,7 @@ RULES: Final = (
     Rule("rabbitmq.username", "[queue] user", _SAME, take.text("queue", "user")),
     Rule("rabbitmq.password", "[queue] password_file", _SAME, take.queue_password),
     Rule("rabbitmq.*", "", "queues and bindings that Canal declared stay; no others are declared"),
-    Rule("pulsarmq.*", "", _OTHER_QUEUE),
+    Rule("pulsarmq.*", "", "a queue in Pulsar is not converted: its page has the options for each (docs: Pulsar)"),
     # instance.properties
     Rule("canal.instance.destination", "", "the folder's name"),
     Rule("canal.instance.mysql.slaveId", "server_id", "0: derived from the store", take.slave_id),

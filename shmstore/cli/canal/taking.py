@@ -120,6 +120,8 @@ def mode(to: Conversion, value: str) -> str | None:
     if kind == "rocketmq":
         to.sections["queue"] |= {"kind": kind, "delivery": "at-least-once"}
         return "each change at least once, in the binlog's order"
+    if kind.startswith("pulsar"):
+        return "a queue in Pulsar is not converted: write [queue] with kind = pulsar, as its page shows (docs: Pulsar)"
     return f"there is no queue of the kind {value}: read the store with canal's clients or `shmstore tail`, or send to Kafka, RabbitMQ or RocketMQ"
 
 

@@ -27,11 +27,12 @@ def add(commands: Commands) -> None:
     sub = commands.add(
         queue,
         "queue",
-        "send a store's changes into a message queue (Kafka, NATS, RabbitMQ, Redis, RocketMQ)",
+        "send a store's changes into a message queue (Kafka, NATS, Pulsar, RabbitMQ, Redis, RocketMQ)",
         "  shmstore queue orders --brokers kafka:9092\n"
         "  shmstore queue orders --brokers kafka:9092 --format debezium --tables 'shop.*'\n"
         "  shmstore queue orders --kind redis --brokers redis:6379\n"
         "  shmstore queue orders --kind nats --brokers nats:4222\n"
+        "  shmstore queue orders --kind pulsar --brokers pulsar:6650\n"
         "  shmstore queue orders --kind rabbitmq --brokers rabbit:5672 --delivery at-least-once\n"
         "  shmstore queue orders --kind rocketmq --brokers nameserver:9876 --delivery at-least-once\n"
         "  shmstore queue orders --brokers kafka:9092 --format canal --partitions-num 3 --partition-hash '.*\\..*:$pk$'",
@@ -42,7 +43,7 @@ def add(commands: Commands) -> None:
         "\n"
         "The key of a message is the row's primary key, so the changes of a row are in one partition, in order. An update that "
         "changes the key is a delete of the old key and an insert of the new one. Each kind needs the extra of its name: kafka, "
-        "nats, rabbitmq, redis (rocketmq needs none).\n"
+        "nats, pulsar, rabbitmq, redis (rocketmq needs none).\n"
         "RabbitMQ and RocketMQ have no transactions over queues: they get each change at least once.",
         store=False,
     )
@@ -52,7 +53,9 @@ def add(commands: Commands) -> None:
     sub.add_argument("--path", metavar="FILE", help="the store's file, if it is in a file instead of shared memory")
     add_state(sub)
     sub.add_argument(
-        "--kind", default="kafka", help="kafka, nats, rabbitmq, redis, rocketmq, or what other packages bring (default: kafka)"
+        "--kind",
+        default="kafka",
+        help="kafka, nats, pulsar, rabbitmq, redis, rocketmq, or what other packages bring (default: kafka)",
     )
     where = sub.add_argument_group("The queue")
     where.add_argument(
@@ -165,7 +168,7 @@ def add(commands: Commands) -> None:
         "--compression",
         choices=("none", "gzip", "snappy", "lz4", "zstd"),
         default="",
-        help="compression of Kafka's messages (default: lz4)",
+        help="compression of messages in Kafka (default: lz4) and Pulsar (default: none)",
     )
     how.add_argument(
         "--oversized",

@@ -12,6 +12,7 @@ from tests.certificates import self_signed
 from tests.servers.kafka import Broker, kafka
 from tests.servers.nats import NatsServer, nats_server
 from tests.servers.ports import free_port
+from tests.servers.pulsar import PulsarServer, pulsar_server
 from tests.servers.rabbitmq import RabbitServer, rabbit_server
 from tests.servers.redis import RedisServer, redis_server
 from tests.servers.rocketmq import RocketServer, rocket_server
@@ -42,6 +43,13 @@ def redis_there() -> Iterator[RedisServer]:
 def nats_there() -> Iterator[NatsServer]:
     """One that the session shares."""
     with nats_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pulsar_there() -> Iterator[PulsarServer]:
+    """One that the session shares; it takes messages of a MiB, and its topics have three partitions."""
+    with pulsar_server() as server:
         yield server
 
 

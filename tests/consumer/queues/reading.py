@@ -8,11 +8,13 @@ from typing import Any
 
 import nats
 import pika
+import pulsar
 import redis
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from tests.servers.kafka import Broker
 from tests.servers.nats import NatsServer
+from tests.servers.pulsar import PulsarServer
 from tests.servers.rabbitmq import RabbitServer
 from tests.servers.redis import RedisServer
 from tests.servers.rocketmq import RocketServer
@@ -97,6 +99,26 @@ def published(server: NatsServer, topic: str) -> dict[int, list[tuple[bytes | No
     return {
         number: [((each.headers["key"].encode() if "key" in each.headers else None), each.data or None) for each in some]
         for number, some in streamed(server, topic).items()
+    }
+
+
+def kept(server: PulsarServer, topic: str, **how: Any) -> dict[int, list[Any]]:
+    """All messages of a topic in Pulsar, by partition."""
+    client = server.client(**how)
+    found: dict[int, list[Any]] = {}
+    for number, name in enumerate(client.get_topic_partitions(topic)):
+        reader = client.create_reader(name, pulsar.MessageId.earliest)
+        while reader.has_message_available():
+            found.setdefault(number, []).append(reader.read_next(30_000))
+    client.close()
+    return found
+
+
+def consumed(server: PulsarServer, topic: str) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
+    """(key, value) of `kept`."""
+    return {
+        number: [(each.partition_key().encode() or None, None if each.has_null_value() else each.data()) for each in some]
+        for number, some in kept(server, topic).items()
     }
 
 

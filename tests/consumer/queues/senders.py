@@ -101,7 +101,7 @@ class Server(Protocol):
 
 
 def kill_senders_and_server(
-    store: EventStore, kind: str, server: Server, read: Callable[[str], Read], kills: int, chance: random.Random
+    store: EventStore, kind: str, server: Server, read: Callable[[str], Read], kills: int, chance: random.Random, *words: str
 ) -> None:
     """Kill senders, and the server at every third; what they sent is in two partitions, each row once."""
 
@@ -111,7 +111,7 @@ def kill_senders_and_server(
             time.sleep(chance.uniform(0, 1))
             server.start()
 
-    two = ("--new-partitions", "2")
+    two = ("--new-partitions", "2", *words)
     put = kill_senders(store, kind, server.address, *two, kills=kills, chance=chance, between=between)
     found = read(f"{store.name}.shop.orders")
     assert len(found) == 2

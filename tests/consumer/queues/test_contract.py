@@ -12,16 +12,18 @@ import pytest
 from shmstore.consumer.queues import kinds
 from shmstore.consumer.queues.kafka import Kafka
 from shmstore.consumer.queues.nats_stream import NatsStream
+from shmstore.consumer.queues.pulsar import Pulsar
 from shmstore.consumer.queues.queue import EarlyQueue, Mark, Message, MessageTooLarge, Queue, QueueRefused
 from shmstore.consumer.queues.rabbitmq import RabbitMQ
 from shmstore.consumer.queues.redis_streams import RedisStreams
 from shmstore.consumer.queues.rocketmq import RocketMQ
 from tests.certificates import self_signed
 from tests.consumer.queues import memory
-from tests.consumer.queues.reading import added, committed, delivered, published, pulled
+from tests.consumer.queues.reading import added, committed, consumed, delivered, published, pulled
 from tests.consumer.queues.senders import Read
 from tests.servers.kafka import Broker
 from tests.servers.nats import NatsServer
+from tests.servers.pulsar import PulsarServer
 from tests.servers.rabbitmq import RabbitServer
 from tests.servers.redis import RedisServer
 from tests.servers.rocketmq import RocketServer
@@ -61,6 +63,12 @@ def _nats(request: pytest.FixtureRequest) -> Tried:
     return Tried(lambda reader: NatsStream(server.address, reader, partitions=3), lambda topic: published(server, topic))
 
 
+def _pulsar(request: pytest.FixtureRequest) -> Tried:
+    server: PulsarServer = request.getfixturevalue("pulsar_there")
+    limit = {"max_message_size": "1000000"}
+    return Tried(lambda reader: Pulsar(server.address, reader, settings=limit), lambda topic: consumed(server, topic))
+
+
 def _rabbitmq(request: pytest.FixtureRequest) -> Tried:
     server: RabbitServer = request.getfixturevalue("rabbit_there")
 
@@ -88,6 +96,7 @@ WITH_MARKS: dict[str, Callable[[pytest.FixtureRequest], Tried]] = {
     "memory": _memory,
     "kafka": _kafka,
     "nats": _nats,
+    "pulsar": _pulsar,
     "redis": _redis,
 }
 ALL = WITH_MARKS | {"rabbitmq": _rabbitmq, "rocketmq": _rocketmq}
@@ -245,7 +254,7 @@ def test_it_is_opened_again(tried: Tried, topic: str) -> None:
     assert [value for each in tried.read(topic).values() for _, value in each] == [b"0", b"1", b"2", b"3"]
 
 
-@pytest.mark.parametrize("kind", ["nats", "rabbitmq", "redis", "rocketmq"])
+@pytest.mark.parametrize("kind", ["nats", "pulsar", "rabbitmq", "redis", "rocketmq"])
 def test_a_key_with_a_passphrase(kind: str, tmp_path: Path) -> None:
     """It is refused before anything is sent: no passphrase is asked for on the terminal."""
     certificate, key = self_signed(tmp_path, passphrase="secret")

@@ -56,5 +56,7 @@ def test_one_that_keeps_no_marks(broker: Broker, log_store: EventStore, capsys: 
 
 def test_a_kind_that_is_unknown(broker: Broker) -> None:
     """The message names those that there are, and the nearest."""
-    with pytest.raises(ValueError, match=r"kafka, nats, rabbitmq, redis, rocketmq, remembered; did you mean remembered\?"):
+    with pytest.raises(
+        ValueError, match=r"kafka, nats, pulsar, rabbitmq, redis, rocketmq, remembered; did you mean remembered\?"
+    ):
         make("rememberd", QueueConnection("here", "s/x"))

@@ -253,13 +253,14 @@ def test_missing_extra(name: str, tmp_path: Path) -> None:
         assert done.stderr.startswith(f"shmstore: {package}")
         assert done.stderr.endswith(f" is not installed: {install(extra)}\n")
         assert done.stderr.count("\n") == 1
-    environment["BLOCKED"] = "duckdb deltalake psycopg confluent_kafka nats pika redis"
+    environment["BLOCKED"] = "duckdb deltalake psycopg confluent_kafka nats pika pulsar redis"
     for words, package, extra in (
         ("replicate STORE --to duckdb:///x", "copies in DuckDB need duckdb", "duckdb"),
         ("replicate STORE --to delta:x", "copies in Delta need deltalake", "delta"),
         ("replicate STORE --to postgresql://u@127.0.0.1/x", "copies in PostgreSQL need psycopg", "postgresql"),
         ("queue STORE --brokers 127.0.0.1:1", "Kafka needs confluent-kafka", "kafka"),
         ("queue STORE --kind nats --brokers 127.0.0.1:1", "NATS needs nats-py", "nats"),
+        ("queue STORE --kind pulsar --brokers 127.0.0.1:1", "Pulsar needs pulsar-client", "pulsar"),
         ("queue STORE --kind redis --brokers 127.0.0.1:1", "Redis Streams need redis", "redis"),
     ):
         command = [*COMMAND, *words.replace("STORE", name).split()]

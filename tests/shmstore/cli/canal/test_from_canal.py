@@ -229,6 +229,13 @@ rabbitmq.host = rabbit"""
     assert SECRET not in files.report(made) + files.text_of_file(made, False)
 
 
+def test_pulsar(tmp_path: Path) -> None:
+    """A queue in Pulsar is not converted, and the report names its page."""
+    made = converted(tmp_path, "", "canal.serverMode = pulsarMQ\npulsarmq.serverUrl = pulsar://p1:6650")
+    about = {outcome.name: outcome.text for outcome in made.outcomes}
+    assert all("docs: Pulsar" in about[name] for name in ("canal.serverMode", "pulsarmq.serverUrl")), about
+
+
 @pytest.mark.parametrize("druid", [False, True])
 def test_secrets(tmp_path: Path, druid: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Passwords and hashes are in files that their owner alone reads, and nowhere else."""
