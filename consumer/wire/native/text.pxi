@@ -248,28 +248,32 @@ cdef inline uint8_t* put_octets(uint8_t* to, const uint8_t* at, size_t size) noe
 
 cdef bint like_java(const uint8_t* at, size_t size) noexcept nogil:
     """Whether Canal prints a JSON document as the server does: no number with a point or an exponent, no \\b, no \\f, no name of a member with
-    an escape, no U+007F to U+00A0, no bytes (base64:...). False also where that takes a closer look."""
+    an escape, no U+007F to U+00A0, no bytes (base64:...). False also where that takes a closer look: a text with a point behind a digit may be a moment.
+    """
     cdef size_t i
     cdef uint8_t before = 0, c
-    cdef bint inside = False, escapes = False
+    cdef bint inside = False, escapes = False, slashes = False, worded = False
     for i in range(size):
         c = at[i]
         if before == c"\\":  # of two, the second counts no more
             if c == c"b" or c == c"f":
                 return False
-            before = 0
+            before = 0 if c == c"\\" else c
             continue
         if c == 0x7F or (before == 0xC2 and 0x80 <= c <= 0xA0):
             return False
         if (c == c"." or c == c"e" or c == c"E") and (before >= 0x80 or c"0" <= before <= c"9"):
-            return False
+            if not inside or c == c".":
+                return False
+            worded = True  # no number, but part of a text
         if c == c":" and before == c"4":
             return False
         if c == c"\\":
-            escapes = True
+            escapes = slashes = True
         elif c == c'"':
             if inside and escapes and i + 1 < size and at[i + 1] == c":":
                 return False
             inside, escapes = not inside, False
         before = c
-    return True
+    # Where texts begin and end is sure where there is no escape, and the last one ends.
+    return not worded or not (slashes or inside)

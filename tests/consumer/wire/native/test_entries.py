@@ -56,7 +56,10 @@ _bytes = st.binary(max_size=20) | st.binary(min_size=120, max_size=140) | st.jus
 _zero_dates = st.sampled_from(["0000-00-00", "2024-02-31", "0000-00-00 00:00:00.000"])
 _members = st.lists(st.text("abäö日c", max_size=4), min_size=1, max_size=8)
 _json = st.text('{}[]:, "\\bfu0019.eE-+äx\x7f\x85\xa0٣', max_size=30) | st.sampled_from(
-    ['{"a": 1.0, "b": [10000000000.0, 1e10, -0.5]}', '"\\b\\f\\u0008"', '{"ä.e": [1, null]}', '{"x": 1.50}', "[]", '"日本e"']
+    [
+        *('{"a": 1.0, "b": [10000000000.0, 1e10, -0.5]}', '"\\b\\f\\u0008"', '{"ä.e": [1, null]}', '{"x": 1.50}', "[]"),
+        *('"日本e"', '["4e5", 1e5]', '{"5e": "\\"1e5"}', '"5e1', '\\""1e5"', "\\1e1"),
+    ]
 )
 _real = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from(
     [0.0, -0.0, 1e7, 1e-3, 9.99e-4, 1e15, 1e16, 1e-5, 5e-324, 0.1]
