@@ -405,6 +405,40 @@ def test_a_ddl_while_a_table_is_read_stops_no_other(
         assert not list((tmp_path / run.settings.store / "verify").iterdir())
 
 
+def test_each_side_is_read_in_the_order_of_its_index(
+    any_server: Server, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Source and copy on a server are asked alike: a range of the index that the rows stand in, nothing converted, nothing sorted."""
+    hurried(monkeypatch)
+    fill(any_server, database, 300)
+    asked: list[str] = []
+    read = SourceRows._read
+
+    def noted(self: SourceRows, sql: str) -> Any:
+        asked.append(sql)
+        return read(self, sql)
+
+    monkeypatch.setattr(SourceRows, "_read", noted)
+    with (
+        running(any_server, include=(f"{database}.t",), state=str(tmp_path)) as run,
+        any_server.connect(database=database) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("CREATE TABLE copied LIKE t")
+        cursor.execute("INSERT INTO copied SELECT * FROM t")
+        assert verified(run, lambda *_: ServerCopy(run.settings, database, "copied"), database).equal
+        sides = [sorted(sql for sql in asked if f".`{name}`" in sql) for name in ("t", "copied")]
+        assert len(sides[0]) > 2
+        assert [sql.replace(".`copied`", ".`t`") for sql in sides[1]] == sides[0]
+        for sql in asked:
+            assert sql.startswith("SELECT `id`, `n`, `t` FROM ")
+            form = "FORMAT=TRADITIONAL " if any_server.flavor == "mysql" else ""  # MySQL 9's own is a text
+            cursor.execute(f"EXPLAIN {form}{sql}")
+            columns = [column[0] for column in cursor.description]
+            plan = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+            assert [(each["key"], "filesort" in (each["Extra"] or "")) for each in plan] == [("PRIMARY", False)]
+
+
 def test_a_copy_that_goes_while_it_is_read(
     any_server: Server, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
