@@ -19,8 +19,8 @@ class Difference(NamedTuple):
 class TableResult(NamedTuple):
     """What came of one table. It is equal where `differences` is 0 and `problem` is empty.
 
-    `rows` were read of the source, `copied` of the copy; `changed` keys changed between the positions `since` and `until`, and `again` rows
-    were compared again for it. `samples` has some of the differences.
+    `rows` were read of the source, `copied` of the copy; `changed` keys changed behind position `since`, and `again` rows were compared again, those
+    and others that differed. An equal copy has every change up to `until`. `samples` has some of the differences.
     """
 
     table: TableSchema

@@ -9,8 +9,9 @@ Plan. No lock, and nothing is written to the server. L is the newest event of th
 
 A key that did not change between L and E has had one row all the while. The source was read behind L (what the server had
 committed before and the store had not is noted, for it came behind L), and so was the copy, which had all up to L. So its row must be the same on both
-sides. Rows that are not: those whose keys changed are compared again, by themselves, in the same four steps, which then take a moment,
-until each was met at rest; of the others both values are read once more in that way, and shown.
+sides; of rows that are not, both values are read once more, as follows, and shown. Rows whose keys changed are compared again, by themselves, in
+the same four steps, which then take a moment: also those that were equal, for one that changed behind 1 and whose change the copy lost has its
+old value on both sides. Those that differ and changed again are compared until each was met at rest. So every change up to P is in the copy.
 
 Changed keys are noted as a snapshot notes them (`changed_keys`). After a DDL of the table, or rows that lack columns, it begins again.
 """
@@ -45,6 +46,7 @@ from shmstore.producer.verify.source_rows import SourceRows, StoredRow, StoredRo
 
 ATTEMPTS = 5  # of a table whose definition changes meanwhile
 ROUNDS = 20  # of comparing keys again that change all the time
+AGAIN = 50_000  # keys whose rows are compared again at once: their values are in memory
 SAMPLES = 1000  # keys that differ whose values are read
 LOOK = 0.05  # seconds between two looks at the store
 
@@ -231,21 +233,20 @@ class Verification:
     def _look_again(
         self, source: SourceRows, copy: ReadableCopy, schema: TableSchema, odd: Numbers, changes: ChangedRows, found: TableResult
     ) -> TableResult:
-        """Compare the rows of the keys with these numbers again, each by its values."""
-        if not len(odd):
-            return found
-        moved = dict(zip(numbers_of(changes.keys).tolist(), changes.keys, strict=True))
-        still = np.setdiff1d(odd, np.fromiter(moved, np.uint64, len(moved)))
-        keys = {moved[number] for number in odd.tolist() if number in moved}
-        keys |= self._keys_of(source, copy, schema, still)
-        differences, rest = self._settle(source, copy, schema, keys)
+        """Compare the rows of the keys that changed again, and those of the keys with these numbers, each by its values."""
+        moved = changes.keys
+        still = np.setdiff1d(odd, numbers_of(moved))
+        keys = [*moved, *self._keys_of(source, copy, schema, still)]
+        differences: list[Difference] = []
+        rest: set[bytes] = set()
+        for at in range(0, len(keys), AGAIN):
+            differ, moving = self._settle(source, copy, schema, set(keys[at : at + AGAIN]))
+            differences += differ
+            rest |= moving
         more = max(0, len(still) - SAMPLES)
         problem = f"{len(rest)} rows change so often that they were never met at rest" if rest and not differences else ""
         samples = tuple(sorted(differences, key=lambda each: key_bytes(each.key, range(len(each.key)))))
-        end = self._end()
-        return found._replace(
-            again=len(keys), differences=len(differences) + more, samples=samples[:SAMPLES], problem=problem, until=end
-        )
+        return found._replace(again=len(keys), differences=len(differences) + more, samples=samples[:SAMPLES], problem=problem)
 
     def _keys_of(self, source: SourceRows, copy: ReadableCopy, schema: TableSchema, numbers: Numbers) -> set[bytes]:
         """The keys that have these numbers, `SAMPLES` at most: both sides are read once more for it."""
@@ -308,9 +309,6 @@ class Verification:
         return found
 
     # ---------------------------------------------------------------- how far each side is
-
-    def _end(self) -> Position | None:
-        return self._view.latest_position if self._view.newest >= 0 else None
 
     def _place_of(self, sequence: int) -> Position | None:
         point = self._view.ack_point_until(sequence)

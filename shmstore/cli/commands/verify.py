@@ -317,7 +317,7 @@ def _end(found: Sequence[TableResult]) -> str:
     odd = [each for each in found if not each.equal]
     tables = f"{len(found)} tables" if len(found) != 1 else "1 table"
     if not odd:
-        return f"equal at {_place(found[-1].until)}: {tables}, {sum(each.rows for each in found):,} rows"
+        return f"equal at {_place(found[0].until)}: {tables}, {sum(each.rows for each in found):,} rows"
     return f"DIFFERENT: {len(odd)} of {tables}"
 
 
