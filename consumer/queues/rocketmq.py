@@ -28,6 +28,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from shmstore.consumer.queues.connecting import ANSWER_SECONDS, checked, hosts
@@ -43,6 +44,7 @@ PROPERTIES: Final = 0x7FFF  # bytes
 _CREATE_TOPIC, _TOPICS, _ROUTE, _CLUSTER, _SEND, _TOPIC = 17, 21, 105, 106, 320, 351  # codes of requests
 _DONE, _UNSUPPORTED, _TOO_LARGE, _REFUSED, _NO_TOPIC = 0, 3, 13, 16, 17  # codes of answers
 _NOT_JSON: Final = re.compile(rb"([{,])(\d+):")  # numbers as names
+_STRANGE: Final = "what answers is not RocketMQ"
 _NAME: Final = re.compile(r"[%|\w-]{1,127}", re.ASCII)
 
 
@@ -146,19 +148,21 @@ class RocketMQ:
         if answer.code == _NO_TOPIC:
             return []
         route = _json(self._checked(answer, "write on topics").body)
-        masters = {data["brokerName"]: data["brokerAddrs"].get("0") for data in route["brokerDatas"]}
         found = []
-        for data in sorted(route["queueDatas"], key=lambda each: str(each["brokerName"])):
-            if (master := masters.get(data["brokerName"])) and data["perm"] & 2:
-                address = hosts(master, "RocketMQ")[0]
-                found += [_Place(data["brokerName"], number, address) for number in range(data["writeQueueNums"])]
+        with _understood():
+            masters = {data["brokerName"]: data["brokerAddrs"].get("0") for data in route["brokerDatas"]}
+            for data in sorted(route["queueDatas"], key=lambda each: str(each["brokerName"])):
+                if (master := masters.get(data["brokerName"])) and data["perm"] & 2:
+                    address = hosts(master, "RocketMQ")[0]
+                    found += [_Place(data["brokerName"], number, address) for number in range(data["writeQueueNums"])]
         return found
 
     def _make(self, name: str) -> None:
         """Make a topic at each broker, unless one has it: it may have more queues, and a name server forgets it with its broker for a while."""
         cluster = _json(self._checked(self._ask(self._names_at(), _CLUSTER, {}), "list the cluster").body)
-        addresses = [data["brokerAddrs"].get("0") for data in cluster["brokerAddrTable"].values()]
-        brokers = [hosts(address, "RocketMQ")[0] for address in addresses if address]
+        with _understood():
+            addresses = [data["brokerAddrs"].get("0") for data in cluster["brokerAddrTable"].values()]
+            brokers = [hosts(address, "RocketMQ")[0] for address in addresses if address]
         if not brokers:
             raise self._unreachable("no broker is there")
         if any(self._has(broker, name) for broker in brokers):
@@ -174,7 +178,9 @@ class RocketMQ:
         """Whether a broker has a topic."""
         answer = self._ask(broker, _TOPIC, {"topic": name})
         if answer.code == _UNSUPPORTED:  # version 4
-            return name in _json(self._checked(self._ask(broker, _TOPICS, {}), "list topics").body)["topicConfigTable"]
+            topics = _json(self._checked(self._ask(broker, _TOPICS, {}), "list topics").body)
+            with _understood():
+                return name in topics["topicConfigTable"]
         return answer.code != _NO_TOPIC and bool(self._checked(answer, f"get topic {name}"))
 
     # ---------------------------------------------------------------- send
@@ -307,10 +313,11 @@ class _Link:
             length, head = struct.unpack(">II", self._bytes(8))
             head &= 0xFFFFFF  # the first byte says that it is JSON
             if not 4 + head <= length <= FRAME:
-                raise ConnectionError("what answers is not RocketMQ")
-            header, body = json.loads(self._bytes(head)), self._bytes(length - 4 - head)
-            if header["flag"] & 1:
-                self._answers[header["opaque"]] = _Reply(header["code"], header.get("remark") or "", body)
+                raise ConnectionError(_STRANGE)
+            header, body = _json(self._bytes(head)), self._bytes(length - 4 - head)
+            with _understood():
+                if header["flag"] & 1:
+                    self._answers[header["opaque"]] = _Reply(int(header["code"]), str(header.get("remark") or ""), body)
         self.used = time.monotonic()
         return self._answers.pop(opaque)
 
@@ -326,8 +333,18 @@ class _Link:
         self._socket.close()
 
 
+@contextmanager
+def _understood() -> Iterator[None]:
+    """What an answer must have for its use in the body. Raises ConnectionError where it does not."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise ConnectionError(_STRANGE) from error
+
+
 def _json(text: bytes) -> Any:
-    return json.loads(_NOT_JSON.sub(rb'\1"\2":', text))
+    with _understood():
+        return json.loads(_NOT_JSON.sub(rb'\1"\2":', text))
 
 
 def _named(topic: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import socket
+import struct
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -233,14 +234,38 @@ def test_nothing_listens() -> None:
     queue.close()
 
 
-def test_another_server() -> None:
-    """An answer in another protocol is an error that names it."""
+def frame(header: str, body: str = "") -> bytes:
+    return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header.encode() + body.encode()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        frame("[]"),
+        frame("{"),
+        frame("{}"),
+        frame('{"flag": 1, "opaque": [], "code": 0}'),
+        frame('{"flag": 1, "opaque": 1, "code": "none"}'),
+        frame('{"flag": 1, "opaque": 1, "code": 0}'),
+        frame('{"flag": 1, "opaque": 1, "code": 0}', '{"brokerDatas": 1}'),
+        frame(
+            '{"flag": 1, "opaque": 1, "code": 0}', '{"brokerDatas": [{"brokerName": "b", "brokerAddrs": {}}], "queueDatas": [7]}'
+        ),
+        frame(
+            '{"flag": 1, "opaque": 1, "code": 0}',
+            '{"brokerDatas": [{"brokerName": "b", "brokerAddrs": {0: "?"}}], "queueDatas": [{"brokerName": "b", "perm": 6, "writeQueueNums": 4}]}',
+        ),
+    ],
+)
+def test_another_server(sent: bytes) -> None:
+    """An answer in another protocol, or without what it must have, is an error that names it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
             with server.accept()[0] as link:
                 link.recv(1)
-                link.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                link.sendall(sent)
 
         answering = threading.Thread(target=answer)
         answering.start()
