@@ -88,27 +88,28 @@ cdef class Puts:
             PyBuffer_Release(&bytes_)
 
     cdef int64_t publish_encoded(self, const uint8_t* blob, int64_t size, const Slot* slots, int64_t length) noexcept:
-        """The last sequence; -1 where nothing was published: then ends and rows behind the cursor are as a killed put leaves them."""
+        """The last sequence; -1 where nothing was written."""
         cdef Mapped at = self.mapped
-        cdef int64_t n = length // <int64_t>sizeof(Slot), empty = 0, end = self.end, rows = self.rows, i, k
+        cdef int64_t n = length // <int64_t>sizeof(Slot), total = 0, end = self.end, rows = self.rows, i, k
         cdef int64_t* ends
         cdef int64_t* sums
         if not 0 < n <= at.capacity or size > self.limit or end < 0:
             return -1
-        if not self.fits(n, size):
+        for k in range(n):
+            if slots[k].size == 0:
+                return -1
+            total += slots[k].size
+        if total != size or not self.fits(n, size):
             return -1
         i = (self.put + 1) & at.mask
+        self.announce(end + size)
+        memcpy(at.slots + i, slots, length)
+        memcpy(at.arena + end % at.arena_size, blob, size)
         ends, sums = at.ends + i, at.rows + i
         for k in range(n):  # sums in registers: through memory each would wait for the one before
-            empty += slots[k].size == 0
             end += slots[k].size
             rows += slots[k].rows
             ends[k], sums[k] = end, rows
-        if empty or end - self.end != size:
-            return -1
-        self.announce(end)
-        memcpy(at.slots + i, slots, length)
-        memcpy(at.arena + self.end % at.arena_size, blob, size)
         return self.published(n, end, rows)
 
     cdef void announce(self, int64_t end) noexcept:
