@@ -32,6 +32,12 @@ class Broker:
             kind: min(act("warm", _TINY)[1] for _ in range(2)) for kind, act in (("p", self.produce), ("c", self.consume))
         }
 
+    @property
+    def pid(self) -> int:
+        """The broker's process."""
+        assert self._broker.process is not None, "it runs until `close`"
+        return self._broker.process.pid
+
     def produced(self, events: int) -> tuple[float, float]:
         """Produce into a new topic; return (seconds, the client's seconds of CPU)."""
         seconds, cpu = self.produce(f"t{events}", events)

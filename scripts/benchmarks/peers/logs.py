@@ -142,7 +142,7 @@ class Kafka:
 
     def __init__(self, folder: Path) -> None:
         self._broker = kafka.Broker(folder, EVENT)
-        self.server = self._broker.process.pid
+        self.server = self._broker.pid
 
     def produce(self, events: int) -> tuple[float, float]:
         """As all of them."""

@@ -46,6 +46,7 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
                 table, rows = snapshot.fill(server, case, size.of(_ROWS[case]))
                 file = _copy(server, table, state)
                 producing = _Producing(server, table, state)
+                _let_rest(server)
                 try:
                     subjects: dict[str, Callable[[], None]] = {
                         "shmstore": lambda: producing.verify(lambda *_: ServerCopy(producing.settings, "other", table)),  # noqa: B023
@@ -117,6 +118,16 @@ class _Producing:
             self._process.kill()
         with suppress(StoreNotFound):
             EventStore.unlink(self.settings.store, state=self.settings.state, log=True)
+
+
+def _let_rest(server: Server) -> None:
+    """Wait until the server is idle: after a load it writes pages for a while, with the CPU of what is measured."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        before = snapshot._seconds_of(server.pid)
+        time.sleep(1)
+        if snapshot._seconds_of(server.pid) - before < 0.03:
+            return
 
 
 def _metered(server: Server, rows: int, run: Callable[[], None]) -> dict[str, float]:
