@@ -6,7 +6,8 @@ An entry point names a callable that takes a `QueueConnection` and returns a `Qu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from ssl import SSLContext
@@ -43,22 +44,24 @@ class QueueConnection:
     settings: Mapping[str, str] = field(default_factory=dict)
     stopped: Callable[[], bool] = lambda: False
 
+    @property
+    def over_tls(self) -> bool:
+        """Whether the connection is over TLS: asked for, or by a file that only TLS needs."""
+        return self.tls or bool(self.tls_ca or self.tls_cert)
+
 
 Make = Callable[[QueueConnection], Queue]
 
 
 def kafka(connection: QueueConnection) -> Queue:
     """A Kafka cluster. Raises ModuleNotFoundError without confluent-kafka, ValueError for what cannot be a setting."""
-    try:
+    with _needed("Kafka needs confluent-kafka", "kafka"):
         from shmstore.consumer.queues.kafka import PROGRESS, Kafka
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"Kafka needs confluent-kafka: {install('kafka')}", name=error.name) from error
-    tls = connection.tls or bool(connection.tls_ca or connection.tls_cert)
     login: dict[str, str] = {}
     if connection.user:
         mechanism = connection.mechanism or "SCRAM-SHA-512"
         login = {"sasl.mechanism": mechanism, "sasl.username": connection.user, "sasl.password": connection.password}
-    login["security.protocol"] = ("SASL_" if login else "") + ("SSL" if tls else "PLAINTEXT")
+    login["security.protocol"] = ("SASL_" if login else "") + ("SSL" if connection.over_tls else "PLAINTEXT")
     files = {
         "ssl.ca.location": connection.tls_ca,
         "ssl.certificate.location": connection.tls_cert,
@@ -80,10 +83,8 @@ def kafka(connection: QueueConnection) -> Queue:
 
 def nats(connection: QueueConnection) -> Queue:
     """A NATS server with JetStream. Raises ModuleNotFoundError without nats-py, ValueError for what cannot be a setting."""
-    try:
+    with _needed("NATS needs nats-py", "nats"):
         from shmstore.consumer.queues.nats_stream import PROGRESS, NatsStream
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"NATS needs nats-py: {install('nats')}", name=error.name) from error
     _only_once(connection, "NATS")
     return NatsStream(
         connection.address,
@@ -101,10 +102,8 @@ def nats(connection: QueueConnection) -> Queue:
 
 def pulsar(connection: QueueConnection) -> Queue:
     """A Pulsar cluster. Raises ModuleNotFoundError without pulsar-client, ValueError for what cannot be a setting."""
-    try:
+    with _needed("Pulsar needs pulsar-client", "pulsar"):
         from shmstore.consumer.queues.pulsar import PROGRESS, Pulsar
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"Pulsar needs pulsar-client: {install('pulsar')}", name=error.name) from error
     _leave_out(
         "Pulsar",
         {
@@ -120,7 +119,7 @@ def pulsar(connection: QueueConnection) -> Queue:
         exactly_once=connection.exactly_once,
         user=connection.user,
         password=connection.password,
-        tls=connection.tls or bool(connection.tls_ca or connection.tls_cert),
+        tls=connection.over_tls,
         tls_ca=connection.tls_ca,
         tls_cert=connection.tls_cert,
         tls_key=connection.tls_key,
@@ -134,10 +133,8 @@ def pulsar(connection: QueueConnection) -> Queue:
 
 def rabbitmq(connection: QueueConnection) -> Queue:
     """A RabbitMQ server. Raises ModuleNotFoundError without pika, ValueError for what cannot be a setting."""
-    try:
+    with _needed("RabbitMQ needs pika", "rabbitmq"):
         from shmstore.consumer.queues.rabbitmq import RabbitMQ
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"RabbitMQ needs pika: {install('rabbitmq')}", name=error.name) from error
     _at_least_once(connection, "RabbitMQ", "queues")
     return RabbitMQ(
         connection.address,
@@ -152,10 +149,8 @@ def rabbitmq(connection: QueueConnection) -> Queue:
 
 def redis(connection: QueueConnection) -> Queue:
     """A Redis server. Raises ModuleNotFoundError without redis, ValueError for what cannot be a setting."""
-    try:
+    with _needed("Redis Streams need redis", "redis"):
         from shmstore.consumer.queues.redis_streams import PROGRESS, RedisStreams
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"Redis Streams need redis: {install('redis')}", name=error.name) from error
     _only_once(connection, "Redis Streams")
     _leave_out("Redis Streams", {"--new-replication": connection.replication > 0})
     return RedisStreams(
@@ -163,7 +158,7 @@ def redis(connection: QueueConnection) -> Queue:
         connection.reader,
         user=connection.user,
         password=connection.password,
-        tls=connection.tls or bool(connection.tls_ca or connection.tls_cert),
+        tls=connection.over_tls,
         tls_ca=connection.tls_ca,
         tls_cert=connection.tls_cert,
         tls_key=connection.tls_key,
@@ -187,6 +182,15 @@ def rocketmq(connection: QueueConnection) -> Queue:
         create=connection.create,
         settings=connection.settings,
     )
+
+
+@contextmanager
+def _needed(what: str, extra: str) -> Iterator[None]:
+    """Import what an extra brings. Raises ModuleNotFoundError that says how it is installed; `what`: who needs which package."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{what}: {install(extra)}", name=error.name) from error
 
 
 def _of_kafka(connection: QueueConnection) -> dict[str, object]:
@@ -216,7 +220,7 @@ def _leave_out(of: str, given: Mapping[str, object]) -> None:
 
 
 def _tls(connection: QueueConnection) -> SSLContext | None:
-    if not (connection.tls or connection.tls_ca or connection.tls_cert):
+    if not connection.over_tls:
         return None
     return tls_context(connection.tls_ca, connection.tls_cert, connection.tls_key)
 

@@ -14,6 +14,7 @@ import pulsar
 
 from tests.servers import maven
 from tests.servers.daemon import Daemon
+from tests.servers.kafka import SOON
 from tests.servers.ports import free_port
 
 VERSION = "4.2.4"
@@ -82,7 +83,7 @@ class PulsarServer(Daemon):
         """The words that start it."""
         opened = [each if "/" in each else f"java.base/{each}" for each in _OPENED]
         return [
-            *("java", "-Xmx320m", "-XX:MaxDirectMemorySize=256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
+            *("java", "-Xmx320m", "-XX:MaxDirectMemorySize=256m", *SOON),
             *(word for each in opened for word in ("--add-opens", f"{each}=ALL-UNNAMED")),
             *("-Dio.netty.tryReflectionSetAccessible=true", f"-Dlog4j.configurationFile={self.folder}/log4j2.xml"),
             *("-cp", f"{jars()}/*", "org.apache.pulsar.PulsarStandaloneStarter", "-nfw", "-nss"),
