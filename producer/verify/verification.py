@@ -193,11 +193,11 @@ class Verification:
                 theirs.add(rows, source.key)
                 self._say(schema, "reading the copy", theirs.rows, state.digests.rows)
             changes.follow()
-            odd = differing(state.digests, theirs)
+            odd, moved = differing(state.digests, theirs), changes.keys
             read = TableResult(
-                schema, state.digests.rows, theirs.rows, changed=len(changes.keys), since=self._place_of(since), until=until
+                schema, state.digests.rows, theirs.rows, changed=len(moved), since=self._place_of(since), until=until
             )
-            return self._look_again(source, copy, schema, odd, changes, read)
+            return self._look_again(source, copy, schema, odd, moved, read)
 
     def _read_source(self, source: SourceRows, state: SourceProgress) -> None:
         if state.whole:
@@ -231,10 +231,9 @@ class Verification:
     # ---------------------------------------------------------------- rows that differ
 
     def _look_again(
-        self, source: SourceRows, copy: ReadableCopy, schema: TableSchema, odd: Numbers, changes: ChangedRows, found: TableResult
+        self, source: SourceRows, copy: ReadableCopy, schema: TableSchema, odd: Numbers, moved: list[bytes], found: TableResult
     ) -> TableResult:
         """Compare the rows of the keys that changed again, and those of the keys with these numbers, each by its values."""
-        moved = changes.keys
         still = np.setdiff1d(odd, numbers_of(moved))
         keys = [*moved, *self._keys_of(source, copy, schema, still)]
         differences: list[Difference] = []

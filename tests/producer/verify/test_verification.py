@@ -443,12 +443,25 @@ def test_a_ddl_while_a_table_is_read_stops_no_other(
         assert not list((tmp_path / run.settings.store / "verify").iterdir())
 
 
+@contextmanager
+def copied(server: Server, database: str, state: Path) -> Iterator[tuple[Running, Any]]:
+    """A table of 300 rows, its producer, and its copy, the table `copied` next to it, and a cursor."""
+    fill(server, database, 300)
+    with (
+        running(server, include=(f"{database}.t",), state=str(state)) as run,
+        server.connect(database=database) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("CREATE TABLE copied LIKE t")
+        cursor.execute("INSERT INTO copied SELECT * FROM t")
+        yield run, cursor
+
+
 def test_each_side_is_read_in_the_order_of_its_index(
     any_server: Server, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Source and copy on a server are asked alike: a range of the index that the rows stand in, nothing converted, nothing sorted."""
     hurried(monkeypatch)
-    fill(any_server, database, 300)
     asked: list[str] = []
     read = SourceRows._read
 
@@ -457,13 +470,7 @@ def test_each_side_is_read_in_the_order_of_its_index(
         return read(self, sql)
 
     monkeypatch.setattr(SourceRows, "_read", noted)
-    with (
-        running(any_server, include=(f"{database}.t",), state=str(tmp_path)) as run,
-        any_server.connect(database=database) as connection,
-        connection.cursor() as cursor,
-    ):
-        cursor.execute("CREATE TABLE copied LIKE t")
-        cursor.execute("INSERT INTO copied SELECT * FROM t")
+    with copied(any_server, database, tmp_path) as (run, cursor):
         assert verified(run, lambda *_: ServerCopy(run.settings, database, "copied"), database).equal
         sides = [sorted(sql for sql in asked if f".`{name}`" in sql) for name in ("t", "copied")]
         assert len(sides[0]) > 2
@@ -482,14 +489,7 @@ def test_a_copy_that_goes_while_it_is_read(
 ) -> None:
     """A copy on a server that is dropped meanwhile is reported as not compared."""
     hurried(monkeypatch)
-    fill(any_server, database, 300)
-    with (
-        running(any_server, include=(f"{database}.t",), state=str(tmp_path)) as run,
-        any_server.connect(database=database) as connection,
-        connection.cursor() as cursor,
-    ):
-        cursor.execute("CREATE TABLE copied LIKE t")
-        cursor.execute("INSERT INTO copied SELECT * FROM t")
+    with copied(any_server, database, tmp_path) as (run, cursor):
 
         def meanwhile(progress: VerifyProgress) -> None:
             if progress.doing == "reading the copy" and progress.rows == 100:
