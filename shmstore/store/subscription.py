@@ -45,9 +45,7 @@ NO_LIMIT: Final = 2**62
 BUSY: Final = 100e-6  # seconds; a sleep shorter than this costs more than looking
 SPINS: Final = 1000  # looks at the put cursor before a sleep in full flow, of ...
 LOOK: Final = 40e-9  # ... so many seconds each
-BRIEF: Final = (
-    10e-6  # seconds; a look shorter than this costs less than a sleep does both sides (12 us), so that the next wait looks, too
-)
+BRIEF: Final = 10e-6  # seconds; a look shorter than this costs less than a sleep (12 us on both sides): the next wait looks, too
 CLOSING: Final = 2.0  # seconds that close() waits for the disk
 A_MOMENT: Final = 1e-3  # compiled code looks for so long at most before Python may handle a signal
 
