@@ -7,7 +7,6 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 
@@ -17,6 +16,7 @@ from shmstore.consumer.formats.formatter import Formatter
 from shmstore.consumer.tail import Peek, tables, tail
 from shmstore.event import Column, EntryType, Event, EventType, Position, Row, TableSchema
 from shmstore.start_position import Start
+from tests.shmstore.commands import alone
 
 
 def change(number: int, table: str = "orders", note: str = "n") -> Event:
@@ -92,13 +92,26 @@ def test_an_output_that_nobody_reads_ends_the_wait(store: EventStore, peeks: boo
 def test_nothing_watches_an_output_that_is_done_with(store: EventStore) -> None:
     """When tail is over, no thread is left that holds the reader, and so its store's memory, until the process exits."""
     store.put([change(0)])
-    reading, writing = os.pipe()
-    with open(reading, "rb"), open(writing, "wb") as out:
-        before = threading.active_count(), len(os.listdir("/proc/self/fd"))
-        for failing in (False, True):
-            with suppress(ZeroDivisionError), reader(store) as consumer:
-                tail(consumer, out, chosen=(lambda event: bool(1 // 0)) if failing else None)
-            assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
+    alone(WATCHED, store.name)
+
+
+WATCHED = """
+import os, sys, threading
+from contextlib import suppress
+from shmstore import EventStore
+from shmstore.consumer import Consumer
+from shmstore.consumer.tail import tail
+
+reading, writing = os.pipe()
+with EventStore.attach(sys.argv[1]) as store, open(reading, "rb"), open(writing, "wb") as out:
+    found = []
+    for failing in (False, False, True):
+        with suppress(ZeroDivisionError), Consumer(store, "out", timeout=0, limit_events=2, checkpoint=False) as consumer:
+            tail(consumer, out, chosen=(lambda event: bool(1 // 0)) if failing else None)
+        found.append((threading.active_count(), len(os.listdir("/proc/self/fd"))))
+assert found == [found[0]] * 3, found
+assert found[0][0] == 1, found
+"""
 
 
 def test_count_counts_what_is_printed(store: EventStore) -> None:

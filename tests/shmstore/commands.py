@@ -56,6 +56,12 @@ def ran(*words: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+def alone(code: str, *words: str) -> None:
+    """Run Python code in a process of its own, where no other test's threads and garbage change what it counts."""
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120, encoding="utf-8")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def started(*words: str) -> subprocess.Popen[str]:
     """Start the command. What still runs at the end of the test is killed."""
     process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")

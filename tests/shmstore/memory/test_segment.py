@@ -18,6 +18,7 @@ from shmstore import EventStore, LayoutMismatch, StoreClosed, StoreError, StoreE
 from shmstore.memory import layout
 from shmstore.memory.layout import HEADER, VERSION, header_word
 from shmstore.memory.segment import check_name
+from tests.shmstore.commands import alone
 from tests.shmstore.samples import contents, leftovers
 
 
@@ -408,28 +409,41 @@ def test_views_outlive_close(make, attach):
 
 def test_a_closed_store_gives_its_memory_back(name):
     """Closing a store and dropping it unmaps its segment and closes its descriptors."""
+    alone(CLOSES, name)
 
-    def round_() -> None:
-        with EventStore.create(name, capacity=8, memory_unit=64, log=False), EventStore.attach(name) as store:
-            store.claim()
-            store.put(b"x")
-            reader = store.subscribe("a")
-            reader.ack(reader.get(timeout=0))
-            reader.get(timeout=0)
-            with open("/proc/self/maps") as maps:
-                assert f"shmstore.{name}" in maps.read()
-        EventStore.unlink(name)
 
-    for _ in range(3):
-        round_()
+CLOSES = """
+import gc, os, sys
+from shmstore import EventStore
+
+name = sys.argv[1]
+
+
+def maps():
+    with open("/proc/self/maps") as file:
+        return file.read()
+
+
+def opened_and_closed():
+    with EventStore.create(name, capacity=8, memory_unit=64, log=False), EventStore.attach(name) as store:
+        store.claim()
+        store.put(b"x")
+        reader = store.subscribe("a")
+        reader.ack(reader.get(timeout=0))
+        reader.get(timeout=0)
+        assert f"shmstore.{name}" in maps()
+    EventStore.unlink(name)
     gc.collect()
-    descriptors = len(os.listdir("/proc/self/fd"))
-    for _ in range(20):
-        round_()
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == descriptors
-    with open("/proc/self/maps") as maps:
-        assert f"shmstore.{name}" not in maps.read()
+
+
+for _ in range(3):
+    opened_and_closed()
+descriptors = os.listdir("/proc/self/fd")
+for _ in range(20):
+    opened_and_closed()
+assert os.listdir("/proc/self/fd") == descriptors
+assert f"shmstore.{name}" not in maps()
+"""
 
 
 def test_rings_are_mapped_twice(make):
