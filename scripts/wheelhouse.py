@@ -75,8 +75,8 @@ def build(out: Path, pythons: Sequence[str] = PYTHONS, processors: Sequence[str]
         source = next((work / "sdist").glob("*.tar.gz"))
         shutil.unpack_archive(source, work, filter="data")
         tree = work / source.name.removesuffix(".tar.gz")
-        for python, folder in headers.items():
-            headers[python] = _one_folder(folder, work / f"headers-{python}")
+        for python, found in headers.items():
+            headers[python] = _one_folder(found, work / f"headers-{python}")
         for module in MODULES:
             _run("-m", "cython", "-3", _source(tree, module))
         plain = _wheel_of_pure_python(tree, work / "plain")

@@ -29,7 +29,7 @@ import inspect
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
@@ -268,7 +268,7 @@ def main() -> int:
     return 1 if check and found else 0
 
 
-PARTS = {
+PARTS: dict[str, Callable[..., str]] = {
     "producer-options": producer_options,
     "spark-options": spark_options,
     "canal-properties": canal_properties,

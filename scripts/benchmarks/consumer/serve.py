@@ -105,7 +105,7 @@ def _transactions(table: TableSchema, rows: int, changes: int) -> tuple[bytes, A
             else:
                 images.append(Row(None, (number, number * 7 % 1000, number * 13 % 1000, f"value {number % 5000}")))
         place = Position("binlog.000001", 1000 + number * 60)
-        head = {"time_ms": 1700000000000 + number // 1000, "server_id": 1, "transaction": f"0-1-{number}"}
+        head: dict[str, Any] = {"time_ms": 1700000000000 + number // 1000, "server_id": 1, "transaction": f"0-1-{number}"}
         events.append(Event(EntryType.BEGIN, EventType.NONE, place, length=42, props={"thread_id": "7"}, **head))
         events.append(Event(EntryType.ROWS, EventType.INSERT, place, length=60 * rows, table=table, rows=tuple(images), **head))
         events.append(Event(EntryType.END, EventType.NONE, place, length=31, props={"xid": str(number)}, **head))
@@ -242,7 +242,7 @@ class _Client:
         self._get = self._packet(m.PacketType.GET, m.Get(**self.name, fetch_size=_FETCH_KIB, timeout=100, unit=2))
 
     def _packet(self, kind: int, message: Any) -> bytes:
-        packet = self.m.Packet(type=kind, body=message.SerializeToString()).SerializeToString()
+        packet: bytes = self.m.Packet(type=kind, body=message.SerializeToString()).SerializeToString()
         return struct.pack(">i", len(packet)) + packet
 
     def _send(self, kind: int, message: Any) -> None:

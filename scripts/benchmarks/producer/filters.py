@@ -7,6 +7,8 @@ rows, those that pass and those that do not, for each second of the reader's own
 
 from __future__ import annotations
 
+from typing import Any
+
 from scripts.benchmarks import measure
 from scripts.benchmarks.producer import decode
 
@@ -28,7 +30,7 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
             f"shmstore {name[len(shape) + 1 :]}": condition for name, condition in _CONDITIONS.items() if name.startswith(shape)
         }
         for subject, condition in subjects.items():
-            options = {"row_filter": [f"bench.*: {condition}"]} if condition else {}
+            options: dict[str, Any] = {"row_filter": [f"bench.*: {condition}"]} if condition else {}
             rates = decode.several(runs, decode.read_shmstore, port, load, **options)
             values = [cpu for _, cpu in rates]
             taken.append(measure.of("filters", f"{case}/{kind}", subject, "throughput/cpu", "rows/CPU s", values))

@@ -247,7 +247,8 @@ def _catch_up(taken: list[measure.Measurement], folder: Path, runs: int, size: m
 
 
 def _payload() -> bytes:
-    return msgpack.packb(ring_bench._ROW)
+    payload: bytes = msgpack.packb(ring_bench._ROW)
+    return payload
 
 
 def _reading(reader: Any, kind: str, count: int) -> float:
