@@ -5,6 +5,7 @@ It is optional, and it never refuses: what it cannot read exactly as the referen
 conversions in `shmstore.encoding.arrow`) it gives up, and the reference reads that piece and has the say about errors. So all that
 must hold here is: what it does read is what the reference reads.
 
+    text.pxi   UTF-8 as a str
     read.pxi   MessagePack, one value at a time, each against the end of its event
     memory.pxi Memory: bytes that numpy and Arrow take without a copy
     fill.pxi   one value -> one place in a column
@@ -40,6 +41,7 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 include "utf8.pxi"
+include "text.pxi"
 include "read.pxi"
 include "memory.pxi"
 include "fill.pxi"

@@ -19,6 +19,11 @@ cdef extern from *:
     """
     object NEW_TUPLE(type kind, Py_ssize_t size)  # of a subclass of tuple, its items not set yet
 
+# Values are text, bytes, numbers and dates, so that no cycle goes through a row of them. Who holds a batch's events has hundreds of thousands: the collector
+# would walk over all of them again and again while the rest is made. So it does not know them.
+cdef extern from "Python.h":
+    void PyObject_GC_UnTrack(object made)
+
 
 class _Unusual(Exception):
     """The reference must read this."""
@@ -68,6 +73,7 @@ cdef inline object pair(type kind, object first, object second):
     made = NEW_TUPLE(kind, 2)
     fill_item(made, 0, first)
     fill_item(made, 1, second)
+    PyObject_GC_UnTrack(made)
     return made
 
 
@@ -115,6 +121,7 @@ cdef list image_rows(const uint8_t** at, const uint8_t* end, bytes makes, object
             if columns is not None:
                 Py_DECREF(absent)
             PyTuple_SET_ITEM(values, column, value)
+        PyObject_GC_UnTrack(values)
         found.append(values)
     at[0] = p
     return found
@@ -135,7 +142,7 @@ cdef object cell(const uint8_t** at, const uint8_t* end, int make, object decima
     text = read_text(p, end, &size)
     if text != NULL:
         at[0] = text + size
-        value = PyUnicode_DecodeUTF8(<const char*>text, size, NULL)
+        value = text_of(text, size)
         return decimal(value) if make == TO_DECIMAL else value
     text = read_signed(p, end, &number)
     if text != NULL:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import re
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from typing import Any
 
 import msgpack
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from shmstore import ABSENT, Event, EventType, StoreCorrupt, TableSchema
 from shmstore.encoding import codec
@@ -60,6 +63,60 @@ def test_every_type_and_kind_of_event(seed: int, both: Callable[[bytes], Event |
             continue
         assert compiled_alone(event.table, codec.decode_stored(payload)[2]) == event.rows
         assert codec.decode(encode(event)) == event
+
+
+TEXTS = TableSchema("d", "t", (ALL.columns[22],))
+ALPHABET = "a\x00\x7f\x80ß\xff\u0100\u07ff\u0800数\ud7ff\ue000\uffff\U00010000\U0010ffff"
+
+
+def text_of(data: bytes) -> str | None:
+    """What compiled code makes of a text of these bytes; None where it leaves it to the reference."""
+    head = b"\xdb" + len(data).to_bytes(4, "big")
+    body = b"\x94\xc0\xc0\xc0\x91\x91" + head + data
+    rows = codec.compiled.rows(body, codec._known(encode_schema(TEXTS))[1], codec.Row, ABSENT, codec.Decimal)
+    return None if rows is None else rows[0].after[0]
+
+
+def python_text(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+@given(st.text() | st.text(ALPHABET, max_size=80), st.integers(0, 1030), st.integers(0, 20))
+@example("é", 0, 0)
+@example("数" * 341, 1, 0)
+@example("é" * 512, 0, 0)
+@example("é" * 512, 1, 0)
+def test_text_is_what_python_makes_of_it(text: str, before: int, behind: int) -> None:
+    """Equal, of the same hash, size in memory and bytes, at each length and each width of a character."""
+    for wanted in (text, "a" * before + text + "b" * behind, text * 7):
+        data = wanted.encode()
+        found, wanted = text_of(data), data.decode()
+        assert found is not None
+        assert (found, hash(found), repr(found), found.encode()) == (wanted, hash(wanted), repr(wanted), data)
+        # Python keeps the UTF-8 of a text that was encoded once.
+        assert found.__sizeof__() - wanted.__sizeof__() in (0, len(data) + 1)
+        assert found.isascii() == wanted.isascii()
+        assert {found: 1}[wanted] == 1
+
+
+@given(st.text(ALPHABET, min_size=1, max_size=60), st.integers(0, 255), st.data())
+def test_text_with_a_wrong_byte_is_the_references(text: str, byte: int, data: st.DataObject) -> None:
+    """A byte changed or the end cut off anywhere gives Python's text, or is refused as Python refuses it."""
+    whole = bytearray(text.encode())
+    at = data.draw(st.integers(0, len(whole) - 1))
+    assert text_of(bytes(whole[:at])) == python_text(bytes(whole[:at]))
+    whole[at] = byte
+    assert text_of(bytes(whole)) == python_text(bytes(whole))
+
+
+def test_the_collector_does_not_know_rows(seed: int) -> None:
+    """It would walk over those of a batch again and again."""
+    for payload in random_events(random.Random(seed), 40):
+        for row in codec.decode(payload).rows:
+            assert not any(map(gc.is_tracked, (row, row.before, row.after)))
 
 
 def test_images_without_all_columns(both: Callable[[bytes], Event | None]) -> None:
