@@ -22,6 +22,7 @@ from shmstore.consumer.remote.link import Link, RemoteLost, Woken
 from shmstore.consumer.remote.protocol import Request
 from shmstore.consumer.serving.access import Login
 from shmstore.consumer.serving.audit import Audit, Incident
+from tests.shmstore.commands import alone
 
 SCHEMA = pa.schema([("bytes", pa.large_binary())])
 BLOCK = pa.record_batch([pa.array([bytes(4 << 20)], pa.large_binary())], schema=SCHEMA)
@@ -149,8 +150,14 @@ def test_so_many_calls_and_no_more(server: Endless) -> None:
     link.close()
 
 
-def test_used_up_files_do_not_end_the_server(server: Endless) -> None:
+def test_used_up_files_do_not_end_the_server() -> None:
     """While the process may open no more files no new client is served; when it may again, they are."""
+    alone("from tests.consumer.flight.test_endpoint import use_up_files; use_up_files()")
+
+
+def use_up_files() -> None:
+    """What the test does: where another test's connection ends meanwhile, a file is free again, and the new client is served."""
+    server = Endless("127.0.0.1", 0, Login("", "secret"), Audit())
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     link, later = link_to(server), link_to(server)
     link.action("any", {})
@@ -172,6 +179,7 @@ def test_used_up_files_do_not_end_the_server(server: Endless) -> None:
     await_that(lambda: answers(later))
     link.close()
     later.close()
+    server.close()
 
 
 def answers(link: Link) -> bool:

@@ -67,8 +67,9 @@ def test_what_a_stream_tells(any_server: Server, database: str) -> None:
         assert stat.put_position.gtids
         assert problems([stat]) == []
         proxy.hang_up()
-        wait_for(lambda: not store.stat().stream.connected, "the link to be gone")
-        (problem,) = problems([store.stat()])
+        while (stat := store.stat()).stream.connected:  # the next link may be there at a second look
+            time.sleep(0.01)
+        (problem,) = problems([stat])
         assert problem.startswith(f"store {store.name!r}: its producer has no link to {store.source}: ")
         wait_for(lambda: store.stat().stream.connected, "the next link")
         assert store.stat().stream.reconnects == 1
@@ -84,7 +85,8 @@ def test_a_full_ring_tells_its_lag(mariadb: Server, database: str) -> None:
         execute(mariadb, database, "CREATE TABLE t (a INT)", *["INSERT INTO t VALUES (1)"] * 3)
         wait_for(lambda: store.stat().space_wanted is not None, "the ring to be full")
         wait_for(lambda: store.stat().stream.behind_ms > 2000, "the lag to grow")
-        assert store.stat().stream.blocked_ms > 1000
+        # Not as long as the lag: the server dates an event by whole seconds, up to one before it was written.
+        wait_for(lambda: store.stat().stream.blocked_ms > 1000, "the blocked time to grow")
         assert problems([store.stat()]) == []
 
 
