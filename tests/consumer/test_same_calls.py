@@ -47,12 +47,13 @@ async def every_call(address: str, name: str, where: dict[str, Any]) -> list[Any
     return found
 
 
-def test_the_same_calls(store_name: str, tmp_path: Path, flight_server: Reach, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_calls(
+    store_name: str, tmp_path: Path, flight_server: Reach, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     """`state=` is where a store of this host has its home; at grpc:// the server knows that."""
     where = {"state": tmp_path}
     monkeypatch.setenv("SHMSTORE_STATE", str(tmp_path))  # the server's
-    chance = random.Random(seed := random.randrange(2**32))
-    print("seed", seed)
+    chance = random.Random(seed)
     with EventStore.create(store_name, capacity=1024, **where) as store:
         for number in range(40):
             some = chance.choice(["orders", "lines", "log"])

@@ -58,7 +58,8 @@ def ran(*words: str) -> tuple[int, str, str]:
 
 def alone(code: str, *words: str) -> None:
     """Run Python code in a process of its own, where no other test's threads and garbage change what it counts."""
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120, encoding="utf-8")
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, encoding="utf-8")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -95,7 +95,7 @@ def test_a_client_that_stops_reading_holds_up_nobody(server: Endless) -> None:
     del readers
 
 
-@pytest.mark.parametrize("server", [{"idle_timeout": 1.0}], indirect=True)
+@pytest.mark.parametrize("server", [{"idle_timeout": 5.0}], indirect=True)  # a busy machine may keep the one in use waiting
 def test_connections_that_stand_still_are_closed(server: Endless) -> None:
     """One that says nothing, and one that does not read, are ended; the thread of that one is free again. One in use stays."""
     reader, link = stalled(server), link_to(server)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 
@@ -131,10 +130,8 @@ def outcome(program: str, *arguments: object) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_signals_at_any_bytecode() -> None:
+def test_signals_at_any_bytecode(seed: int) -> None:
     """One to four signals in front of bytecodes of the main thread's own wait, where it holds the event's lock."""
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
     assert outcome(AT_ANY_BYTECODE, seed, 40) == (0, "ended\n", "")
 
 
@@ -149,9 +146,7 @@ def test_a_burst() -> None:
     assert outcome(IN_A_BURST) == (0, "ended\n", "")
 
 
-def test_a_consumer_is_stopped_at_any_bytecode(store_name: str) -> None:
+def test_a_consumer_is_stopped_at_any_bytecode(store_name: str, seed: int) -> None:
     """`Consumer.stop` may interrupt itself, and whatever else the consumer does."""
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
     with EventStore.create(store_name, capacity=64, log=False):
         assert outcome(A_CONSUMER, store_name, seed) == (0, "ended\n", "")

@@ -283,9 +283,8 @@ def test_missing_extra(name: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_ctrl_c_at_any_moment_of_the_start() -> None:
+def test_ctrl_c_at_any_moment_of_the_start(seed: int) -> None:
     """A command that would run on ends at the first Ctrl-C, whenever that comes."""
-    seed = random.randrange(1 << 32)
     moments = random.Random(seed)
     for _ in range(8):
         process = subprocess.Popen(
@@ -294,4 +293,4 @@ def test_ctrl_c_at_any_moment_of_the_start() -> None:
         time.sleep(0.1 + moments.random() * 0.5)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
-        assert process.returncode in (130, -signal.SIGINT, 1), seed  # the last two: in what Python does before our code
+        assert process.returncode in (130, -signal.SIGINT, 1)  # the last two: in what Python does before our code

@@ -168,8 +168,9 @@ print(int(sys.argv[2]) - left[0])
 """
 
 
-def test_a_removal_killed_at_any_line(name: str, state: Path) -> None:
+def test_a_removal_killed_at_any_line(name: str, state: Path, seed: int) -> None:
     """The store is either there, whole, or found no more; a second removal leaves nothing."""
+    choose = random.Random(seed)
     seen, k, lines = set(), 10**9, 0
     while True:
         with EventStore.create(name, log_size=16 << 20) as store:
@@ -189,7 +190,7 @@ def test_a_removal_killed_at_any_line(name: str, state: Path) -> None:
         assert name not in EventStore.names()
         if not lines:
             lines = k = int(done.stdout)
-        k -= random.randrange(1, 2 * lines // 25)
+        k -= choose.randrange(1, 2 * lines // 25)
         if k < 0:
             break
     assert {(True, True), (True, False), (False, False)} <= seen

@@ -152,10 +152,9 @@ def test_events_have_their_sequences(name, log, tmp_path):
 
 
 @pytest.mark.parametrize("log", [False, True])
-def test_some_events_of_a_batch(name, log, tmp_path):
+def test_some_events_of_a_batch(name, log, tmp_path, seed):
     """What is selected of a batch is what the batch has at these places, in every form; it is acked as the whole."""
-    chance = random.Random(seed := random.randrange(2**32))
-    print("seed", seed)
+    chance = random.Random(seed)
     with EventStore.create(name, capacity=64, checksum=True, log=log, state=tmp_path) as store, store.subscribe("a") as reader:
         for start in range(0, 1600, 16):
             events = [chance.choice([begin, rows, end, ddl])(start + i) for i in range(chance.randint(1, 16))]

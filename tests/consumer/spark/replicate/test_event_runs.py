@@ -130,7 +130,7 @@ def test_a_history_has_the_versions_of_its_runs(binlog: Binlog, seed: int) -> No
     """Of one task they are those that the driver makes."""
     choose = random.Random(seed)
     events = story(binlog, choose, 60)
-    runs = LocalRuns(events, random.Random(), history=True)
+    runs = LocalRuns(events, choose, history=True)
     given: dict[str, Any] = {"selection": TABLES, "keys": {}, "history": True, "copies": lambda _: []}
     wanted = collect([encode(event) for event in events], **given)
     found = collect(runs.events(), **given, kind=runs.kind)

@@ -72,12 +72,10 @@ def test_what_is_too_large() -> None:
 
 
 @pytest.mark.long
-def test_as_java(tmp_path: Path) -> None:
+def test_as_java(tmp_path: Path, seed: int) -> None:
     """Random texts are read as `java.util.Properties` reads them."""
     if shutil.which("java") is None:
         pytest.skip("needs java")
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
     chance = random.Random(seed)
     texts = ["".join(chance.choices(_PIECES, k=chance.randrange(30))) for _ in range(3000)]
     (tmp_path / "Read.java").write_text(_JAVA)
