@@ -355,6 +355,7 @@ class Kafka:
     def take(self, messages: Sequence[Message]) -> None:
         """Hand over the first messages of a batch: the client sends them while the rest is made. They come in with the next `send`."""
         self._bring_in(messages, None)
+        self._hear()  # else the client keeps what was delivered, and its memory, until the commit
 
     def send(self, messages: Sequence[Message], mark: Mark) -> None:
         """Bring in the messages and the mark, as one transaction, with those that were taken."""

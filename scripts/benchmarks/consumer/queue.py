@@ -145,6 +145,13 @@ def _bare(server: Server, broker: Broker, load: loads.Load, form: str) -> _Rates
         made: list[list[Message]] = []
         rows = 0
         maker = Messages(MessageOptions(name, form, headers=form != "canal"), lambda topic: 1)
+        with Consumer(name, "filled", limit_events=5000, state=state) as consumer:
+            for batch in consumer:
+                rows += batch.rows
+                if rows >= load.rows:
+                    break
+        # The store has all of it now, so that the batches are as large as those of a queue that lags behind: a load comes faster than it is sent.
+        rows = 0
         with Consumer(name, "bare", limit_events=5000, limit_bytes=64 << 20, state=state) as consumer:
             for batch in consumer:
                 payloads = enumerate(batch.payloads(), batch.first)

@@ -26,7 +26,7 @@ from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, Queue
 from tests.certificates import self_signed
 from tests.consumer.queues.hanging import leave_hanging
 from tests.consumer.queues.reading import committed, messages
-from tests.consumer.queues.senders import each_once, kill_senders, outlive_the_server, send
+from tests.consumer.queues.senders import each_once, kill_senders, outlive_the_server, send, wait_for
 from tests.consumer.queues.test_sender import inserts, transaction
 from tests.producer.running import execute, running, wait_for_position
 from tests.servers.kafka import Broker, kafka
@@ -104,6 +104,26 @@ def test_a_batch_that_is_given_up(kafka_broker: Broker, store_name: str) -> None
     other.send([Message(store_name, b"k", b"there", 0)], Mark(1, 1))
     other.close()
     assert values(kafka_broker, store_name) == [b"there"]
+
+
+def test_what_was_delivered_is_let_go_of(kafka_broker: Broker, store_name: str) -> None:
+    """The client lets go of the messages that the broker has, while more of the same batch is taken; they come in with the commit."""
+    queue = Kafka(kafka_broker.address, store_name)
+    try:
+        queue.open()
+        queue.take([Message(store_name, b"k", b"early", 0)])
+        producer = queue._producer
+        assert producer is not None
+
+        def let_go() -> bool:
+            queue.take([])
+            return not len(producer)
+
+        wait_for(let_go)
+        queue.send([Message(store_name, b"k", b"late", 0)], Mark(1, 1))
+    finally:
+        queue.close()
+    assert values(kafka_broker, store_name) == [b"early", b"late"]
 
 
 def test_a_sender_that_hides_another_ones_mark(kafka_broker: Broker) -> None:

@@ -189,6 +189,22 @@ def test_one_that_is_too_large_and_taken_early(log_store: EventStore, place: int
     assert sender.counters.oversized == 1
 
 
+@pytest.mark.parametrize("most_bytes", [1000, 1 << 20])
+@pytest.mark.parametrize("transactional", [True, False])
+def test_bytes_are_counted(log_store: EventStore, transactional: bool, most_bytes: int) -> None:
+    """The counter is the bytes of the values that the queue has, tombstones and what is left out for its size being none."""
+    for number in range(5):
+        log_store.put(transaction(number, inserts(number, note="x" * 2000 if number == 2 else "")))
+    log_store.put(transaction(5, [Row((0, "note"), None)], EventType.DELETE))
+    broker = Broker(most_bytes=most_bytes, transactional=transactional)
+    limit = 100 if transactional else 3  # without transactions what was taken early, before one that is too large, comes twice
+    sender = sent(log_store, broker, limit=limit, oversized="skip", order="transaction")
+    found = broker.of(f"{log_store.name}.shop.orders")
+    assert any(message.value is None for message in found)
+    assert sender.counters.messages == len(found) == (6 if most_bytes == 1000 else 7)
+    assert sender.counters.bytes == sum(len(message.value or b"") for message in found)
+
+
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_a_queue_that_loses_all_it_had(log_store: EventStore, after: int) -> None:
     """As a server that is killed before anything is on its disk, marks included: what this sender sent, and had acked, comes again."""
