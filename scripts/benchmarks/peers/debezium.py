@@ -38,7 +38,7 @@ def read(port: int, load: loads.Load) -> None:
 
     folder = Path(tempfile.mkdtemp(prefix="shmstore-debezium-"))
 
-    class Counter(BasePythonChangeHandler):
+    class Counter(BasePythonChangeHandler):  # type: ignore[misc]
         seen, began = 0, 0.0
 
         def handleJsonBatch(self, records: Any) -> None:
