@@ -11,7 +11,10 @@ import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
@@ -33,10 +36,14 @@ public class RocketTools {
         DefaultMQAdminExt admin = new DefaultMQAdminExt(login);
         admin.setNamesrvAddr(names);
         admin.start();
+        DefaultMQProducer producer = new DefaultMQProducer("behind", login);
+        producer.setNamesrvAddr(names);
+        producer.start();
         BufferedReader asked = new BufferedReader(new InputStreamReader(System.in));
         for (String line = asked.readLine(); line != null; line = asked.readLine()) {
             String[] what = line.split(" ");
             if (what[0].equals("read")) {
+                all(admin, broker, producer, consumer);
                 read(consumer, what[1]);
             } else if (what[0].equals("topic")) {
                 int queues = Integer.parseInt(what[2]);
@@ -52,6 +59,15 @@ public class RocketTools {
             System.out.flush();
         }
         System.exit(0);
+    }
+
+    /** Waits until the queues have all that was sent: the broker answers a sender before, and fills them in the order of its log. */
+    private static void all(DefaultMQAdminExt admin, String broker, DefaultMQProducer producer, DefaultMQPullConsumer consumer) throws Exception {
+        admin.createAndUpdateTopicConfig(broker, new TopicConfig("behind", 1, 1));
+        SendResult behind = producer.send(new Message("behind", new byte[] {1}));
+        while (consumer.maxOffset(behind.getMessageQueue()) <= behind.getQueueOffset()) {
+            Thread.sleep(5);
+        }
     }
 
     private static void read(DefaultMQPullConsumer consumer, String topic) throws Exception {
