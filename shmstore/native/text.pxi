@@ -11,6 +11,7 @@ cdef extern from *:
         unsigned short units[TEXT_MOST];
     } text_room;
 
+    /* The largest character that there may be, at least U+00FF. */
     static inline Py_UCS4 text_limit(const unsigned char *at, size_t size, size_t *characters) {
         size_t i, count = 0;
         unsigned char most = 0;
@@ -19,7 +20,7 @@ cdef extern from *:
             most = at[i] > most ? at[i] : most;
         }
         *characters = count;
-        return most < 0x80 ? 0x7F : most < 0xC4 ? 0xFF : most < 0xF0 ? 0xFFFF : 0x10FFFF;
+        return most < 0xC4 ? 0xFF : most < 0xF0 ? 0xFFFF : 0x10FFFF;
     }
 
     static inline int is_ascii(const unsigned char *at, size_t size) {
@@ -78,11 +79,14 @@ cdef extern from "Python.h":
 
 
 cdef inline object text_of(const uint8_t* at, size_t size):
-    """The str of these bytes. Raises UnicodeDecodeError, as Python does, where they are not UTF-8."""
+    """The str of these bytes. Raises UnicodeDecodeError, as Python does, where they are not UTF-8.
+
+    Python has the strs of one character ready, and decodes them.
+    """
     cdef text_room room
     cdef size_t count
     cdef uint32_t limit
-    if size < 2 or size > TEXT_MOST:  # Python has the strs of one character ready
+    if size < 2 or size > TEXT_MOST:
         return PyUnicode_DecodeUTF8(<const char*>at, size, NULL)
     memcpy(room.bytes, at, size)
     if is_ascii(room.bytes, size):

@@ -104,13 +104,12 @@ from shmstore.consumer.tail import tail
 
 reading, writing = os.pipe()
 with EventStore.attach(sys.argv[1]) as store, open(reading, "rb"), open(writing, "wb") as out:
-    found = []
-    for failing in (False, False, True):
+    found = [(1, len(os.listdir("/proc/self/fd")))]
+    for failing in (False, True):
         with suppress(ZeroDivisionError), Consumer(store, "out", timeout=0, limit_events=2, checkpoint=False) as consumer:
             tail(consumer, out, chosen=(lambda event: bool(1 // 0)) if failing else None)
         found.append((threading.active_count(), len(os.listdir("/proc/self/fd"))))
 assert found == [found[0]] * 3, found
-assert found[0][0] == 1, found
 """
 
 

@@ -27,6 +27,11 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  */
 public class RocketTools {
     public static void main(String[] words) throws Exception {
+        // The client's threads would keep the process running, and the test waiting.
+        Thread.currentThread().setUncaughtExceptionHandler((thread, error) -> {
+            error.printStackTrace();
+            System.exit(1);
+        });
         String names = words[0];
         String broker = words[1];
         AclClientRPCHook login = words.length > 2 ? new AclClientRPCHook(new SessionCredentials(words[2], words[3])) : null;

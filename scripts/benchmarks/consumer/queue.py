@@ -17,13 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from scripts.benchmarks import loads, measure
 from scripts.benchmarks.peers import debezium
 from scripts.benchmarks.producer import decode
-from shmstore import Consumer, EventStore, StoreNotFound
+from shmstore import Batch, Consumer, EventStore, StoreNotFound
 from shmstore.consumer.queues.kafka import Kafka
 from shmstore.consumer.queues.messages import MessageOptions, Messages
 from shmstore.consumer.queues.queue import Mark, Message
@@ -138,27 +139,27 @@ def _canals(server: Server, broker: Broker, load: loads.Load) -> _Rates:
         return measure.timed(sent, load.rows, [process.pid])
 
 
+def _batches(name: str, reader: str, state: str, rows: int) -> Iterator[Batch]:
+    """What a reader of the store gets, until it has so many rows."""
+    with Consumer(name, reader, limit_events=5000, limit_bytes=64 << 20, state=state) as consumer:
+        for batch in consumer:
+            rows -= batch.rows
+            yield batch
+            if rows <= 0:
+                break
+
+
 def _bare(server: Server, broker: Broker, load: loads.Load, form: str) -> _Rates:
     """The same messages, made beforehand, in transactions as large."""
     with tempfile.TemporaryDirectory() as state, _filling(server, load, state) as (name, _):
         _wait_for(lambda: _attached(name, state))
         made: list[list[Message]] = []
-        rows = 0
         maker = Messages(MessageOptions(name, form, headers=form != "canal"), lambda topic: 1)
-        with Consumer(name, "filled", limit_events=5000, state=state) as consumer:
-            for batch in consumer:
-                rows += batch.rows
-                if rows >= load.rows:
-                    break
-        # The store has all of it now, so that the batches are as large as those of a queue that lags behind: a load comes faster than it is sent.
-        rows = 0
-        with Consumer(name, "bare", limit_events=5000, limit_bytes=64 << 20, state=state) as consumer:
-            for batch in consumer:
-                payloads = enumerate(batch.payloads(), batch.first)
-                made.append([message for number, payload in payloads for message in maker.of_payload(payload, number)])
-                rows += batch.rows
-                if rows >= load.rows:
-                    break
+        # Until the store has all of it, so that the batches are as large as those of a queue that lags behind: a load comes faster than it is sent.
+        deque(_batches(name, "filled", state, load.rows), maxlen=0)
+        for batch in _batches(name, "bare", state, load.rows):
+            payloads = enumerate(batch.payloads(), batch.first)
+            made.append([message for number, payload in payloads for message in maker.of_payload(payload, number)])
     queue = Kafka(broker.address, name)
     queue.open()
     for topic in {message.topic for some in made for message in some}:
@@ -168,7 +169,7 @@ def _bare(server: Server, broker: Broker, load: loads.Load, form: str) -> _Rates
         queue.send(some, Mark(1, number))
     took, used = time.perf_counter() - began, time.process_time() - used
     queue.close()
-    return rows / took, used / rows
+    return load.rows / took, used / load.rows
 
 
 def _wait_for(there: Callable[[], bool]) -> None:

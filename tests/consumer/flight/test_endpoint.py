@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pyarrow as pa
 import pytest
@@ -157,29 +157,28 @@ def test_used_up_files_do_not_end_the_server() -> None:
 
 def use_up_files() -> None:
     """What the test does: where another test's connection ends meanwhile, a file is free again, and the new client is served."""
-    server = Endless("127.0.0.1", 0, Login("", "secret"), Audit())
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    link, later = link_to(server), link_to(server)
-    link.action("any", {})
-    taken = []
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 8, hard))
-        with suppress(OSError):
-            while True:
-                taken.append(os.open(os.devnull, os.O_RDONLY))
-        os.close(taken.pop())  # the client's end
-        with pytest.raises(RemoteLost):
-            later.action("any", {}, 1.0)
-        assert link.action("any", {}) == {"echo": {}}, "who is there already is served"
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for file in taken:
-            os.close(file)
-    later.reset()
-    await_that(lambda: answers(later))
-    link.close()
-    later.close()
-    server.close()
+    with closing(Endless("127.0.0.1", 0, Login("", "secret"), Audit())) as server:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        link, later = link_to(server), link_to(server)
+        link.action("any", {})
+        taken = []
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 8, hard))
+            with suppress(OSError):
+                while True:
+                    taken.append(os.open(os.devnull, os.O_RDONLY))
+            os.close(taken.pop())  # the client's end
+            with pytest.raises(RemoteLost):
+                later.action("any", {}, 1.0)
+            assert link.action("any", {}) == {"echo": {}}, "who is there already is served"
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for file in taken:
+                os.close(file)
+        later.reset()
+        await_that(lambda: answers(later))
+        link.close()
+        later.close()
 
 
 def answers(link: Link) -> bool:

@@ -188,7 +188,7 @@ def connected(server: HttpServer) -> socket.socket:
 
 
 def trickle(client: socket.socket) -> None:
-    for _ in range(600):
+    for _ in range(100):  # for ten seconds
         client.sendall(b"G")
         time.sleep(0.1)
 
