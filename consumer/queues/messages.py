@@ -18,10 +18,10 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shmstore import Row
 from shmstore.consumer.formats import debezium
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 COMPILED: bool = compiled is not None and os.environ.get("SHMSTORE_PURE", "") in ("", "0")
 
 ORDERS: Final = ("key", "table", "transaction")
+UNLIMITED: Final = 1 << 62
 LONGEST_TOPIC: Final = 249  # characters, Kafka's rule
 _NOT_IN_TOPICS: Final = re.compile(r"[^A-Za-z0-9._-]")  # Kafka's rule too, and the narrowest
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]|_(?=u[0-9a-f]{4})")  # what `_escaped` writes in another way
@@ -98,6 +99,20 @@ class MessageOptions:
             raise ValueError("messages that are not flat are Canal's protobuf: they need format canal, without keys")
 
 
+class Made(NamedTuple):
+    """Messages, the sequence behind their events, the bytes of their values, and the last event as it is encoded; None where none was left."""
+
+    messages: list[Message]
+    behind: int
+    size: int
+    last: bytes | memoryview | None
+
+
+def size_of(messages: Sequence[Message]) -> int:
+    """Bytes of the values."""
+    return sum([len(message.value or b"") for message in messages])
+
+
 class Messages:
     """Makes messages of a store's events, which come in order. `partitions` returns how many a topic has."""
 
@@ -119,16 +134,35 @@ class Messages:
         self._tables_partition = lru_cache(maxsize=4096)(self._hash_of_table)
         self._native = self._compiled() if COMPILED else None
 
-    def of_payload(self, payload: bytes | memoryview, sequence: int) -> Iterable[Message]:
-        """Return the messages of the next event, which is encoded yet. Raises `StoreCorrupt` where it is none."""
-        if self._native is not None:
-            found: Any = self._native.messages(payload, sequence, self._formatter.thread, time.time_ns())
-            if type(found) is list:
-                return found
-            if found is not NotImplemented:
-                self._formatter.begin(found)
-                return ()
-        return self.of_event(decode(payload, sequence))
+    def of_payloads(
+        self, payloads: Iterator[bytes | memoryview], sequence: int, messages: int = UNLIMITED, size: int = UNLIMITED
+    ) -> Made:
+        """Make the messages of the next events of `payloads`, which are encoded, the first as number `sequence`: until there are so many, or their values
+        have so many bytes, or no event is left. Raises `StoreCorrupt` where one is none."""
+        found: list[Message] = []
+        bytes_, last = 0, None
+        while len(found) < messages and bytes_ < size:
+            payload: bytes | memoryview | None
+            if self._native is None:
+                payload = next(payloads, None)
+                sequence += payload is not None
+                unsaid = None if payload is None else True
+            else:
+                thread, now = self._formatter.thread, time.time_ns()
+                sequence, payload, unsaid, more, thread = self._native.messages(
+                    found, payloads, sequence, thread, now, messages, size - bytes_
+                )
+                self._formatter.begin(thread)
+                bytes_ += more
+            if payload is not None:
+                last = payload
+                if unsaid:
+                    first = len(found)
+                    found += self.of_event(decode(payload, sequence - 1))
+                    bytes_ += size_of(found[first:])
+            if unsaid is None:
+                break
+        return Made(found, sequence, bytes_, last)
 
     def of_event(self, event: Event) -> Iterator[Message]:
         """Yield the messages of the next event."""

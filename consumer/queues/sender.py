@@ -16,9 +16,9 @@ import logging
 import os
 import random
 import threading
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from shmstore.atomic_file import replace
 from shmstore.consumer.consumer import Consumer
 from shmstore.consumer.formats.json_text import dump
 from shmstore.consumer.monitoring.counters import Counters, figure
-from shmstore.consumer.queues.messages import MessageOptions, Messages
+from shmstore.consumer.queues.messages import Made, MessageOptions, Messages, size_of
 from shmstore.consumer.queues.queue import EarlyQueue, Mark, Message, MessageTooLarge, Queue, QueueUnreachable
 from shmstore.encoding.codec import decode, stored_head
 from shmstore.event import Event, EventType
@@ -37,6 +37,7 @@ from shmstore.store.reader_place import ReaderPlace
 
 OVERSIZED: Final = ("stop", "skip", "truncate", "claim-check")
 PIECE: Final = 100  # messages that a queue is given while the rest of their batch is made
+PIECE_BYTES: Final = 256 << 10  # of their values, or this: they stay in the processor's cache until they are taken
 FIRST_PAUSE: Final = 0.2  # seconds before the queue is opened again; twice as long each time
 LONGEST_PAUSE: Final = 30.0
 
@@ -160,31 +161,34 @@ class Sender:
     def _messages_of(self, batch: Batch) -> tuple[list[Message], int, int]:
         """The messages of a batch, without what is in the queue already, how many of the first ones the queue took meanwhile, and their bytes."""
         found: list[Message] = []
-        taken, early = 0, self._early
-        counted = size = 0
-        payload: memoryview | None = None
-        for sequence, payload in enumerate(batch.payloads(), batch.first):
-            made = self._messages.of_payload(payload, sequence)
-            if self._place is not None and self._is_in(decode(payload, sequence)):
-                deque(made, maxlen=0)  # they number the transaction's documents
-            else:
-                found += made
-            if len(found) < counted + PIECE:
-                continue
-            # While they are in the processor's cache: behind a whole batch this takes half as long as making them.
-            size += _size(found[counted:])
-            counted = len(found)
-            if early is not None:
+        taken = size = 0
+        early, payloads, sequence = self._early, iter(batch.payloads()), batch.first
+        last: bytes | memoryview | None = None
+        while (made := self._next(payloads, sequence)).last is not None:
+            sequence, last = made.behind, made.last
+            found += made.messages
+            size += made.size
+            if early is not None and made.messages:
                 try:
-                    early.take(found[taken:])
+                    early.take(made.messages)
                     taken = len(found)
                 except MessageTooLarge:  # `send` meets it again, with all messages
                     early.open()
                     taken, early = 0, None
-        if payload is not None:
-            last, _ = stored_head(payload)
-            self._inside = "" if last.ends_transaction else last.transaction
-        return found, taken, size + _size(found[counted:])
+        if last is not None:
+            head, _ = stored_head(last)
+            self._inside = "" if head.ends_transaction else head.transaction
+        return found, taken, size
+
+    def _next(self, payloads: Iterator[bytes | memoryview], sequence: int) -> Made:
+        """The messages of the next events, without what is in the queue already: so many that they are still in the processor's cache."""
+        if self._place is None:
+            return self._messages.of_payloads(payloads, sequence, PIECE, PIECE_BYTES)
+        one = list(islice(payloads, 1))
+        made = self._messages.of_payloads(iter(one), sequence)  # also of what is in: they number the transaction's documents
+        if one and self._is_in(decode(one[0], sequence)):
+            return made._replace(messages=[], size=0)
+        return made
 
     def _send(self, batch: Batch) -> None:
         """Send a batch, until it is in."""
@@ -205,7 +209,7 @@ class Sender:
                 break
             except MessageTooLarge as error:
                 messages, taken = self._without(messages, error), 0
-                size = _size(messages)
+                size = size_of(messages)
                 self._queue.open()
         count = self.counters
         count.messages += len(messages)
@@ -244,11 +248,6 @@ class Sender:
         replace(file, lambda path: path.write_bytes(value), "claim check", "give another folder")
         check = {"claim_check": str(file), "size": len(value), "sha256": digest}
         return message._replace(value=dump(check), headers=[*message.headers, ("shmstore.claim_check", str(file).encode())])
-
-
-def _size(messages: Sequence[Message]) -> int:
-    """Bytes of the values."""
-    return sum([len(message.value or b"") for message in messages])
 
 
 def _position_of(mark: Mark) -> Position | None:

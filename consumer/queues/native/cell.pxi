@@ -417,6 +417,13 @@ cdef class RowTable:
 
     cdef bint dumped(self, Out* out, double real) noexcept nogil:
         """A double as a number."""
+        cdef int made
+        if not reserve(out, SHORT):
+            return False
+        made = write_plain(out.data + out.size, real)
+        if made >= 0:
+            out.size += made
+            return True
         with gil:
             try:
                 shown = self.real(real)
@@ -427,12 +434,17 @@ cdef class RowTable:
 
 cdef bint octets(Out* out, const uint8_t* at, size_t size) noexcept nogil:
     """Bytes as a string, each a character."""
-    cdef size_t start
-    if not say(out, b'"') or not reserve(out, 2 * size):
+    cdef size_t part
+    if not say(out, b'"'):
         return False
-    start = out.size
-    out.size = put_octets(out.data + start, at, size) - out.data
-    return is_utf8(out.data + start, out.size - start) and escaped(out, start) and say(out, b'"')
+    while size:
+        part = min(size, <size_t>1024)
+        if not reserve(out, 6 * part + sizeof(Shown)):
+            return False
+        out.size = put_shown(out.data + out.size, at, part, OCTET) - out.data
+        at += part
+        size -= part
+    return say(out, b'"')
 
 
 cdef inline bint is_decimal(const uint8_t* at, size_t size) noexcept nogil:

@@ -1,6 +1,6 @@
 """Types of the compiled extension; `consumer/queues/native/rows.pyx` is its source."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from shmstore.consumer.queues.queue import Message
@@ -18,4 +18,13 @@ class RowMessages:
         tombstones: bool,
         real: Callable[[float], bytes],
     ) -> None: ...
-    def messages(self, payload: bytes | memoryview, sequence: int, thread: int | None, now: int) -> Any: ...
+    def messages(
+        self,
+        found: list[Message],
+        payloads: Iterator[bytes | memoryview],
+        sequence: int,
+        thread: int | None,
+        now: int,
+        messages: int,
+        size: int,
+    ) -> tuple[int, bytes | memoryview | None, bool | None, int, int | None]: ...

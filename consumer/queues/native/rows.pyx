@@ -26,6 +26,7 @@ from libc.time cimport localtime_r, time_t, tm
 include "../../../shmstore/native/utf8.pxi"
 include "../../../shmstore/native/read.pxi"
 include "../../wire/native/out.pxi"
+include "../../wire/native/shortest.pxi"
 include "../../wire/native/text.pxi"
 include "../../wire/native/stored.pxi"
 include "json.pxi"

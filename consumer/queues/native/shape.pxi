@@ -43,6 +43,7 @@ cdef class RowMessages:
     cdef type message
     cdef int shape
     cdef bint gtids, with_headers, tombstones, busy
+    cdef int64_t bytes
     cdef dict tables
     cdef bytes schema, name    # of the last event with rows; the server's name
     cdef RowTable table
@@ -61,21 +62,42 @@ cdef class RowMessages:
         free(self.head.data)
         free(self.tail.data)
 
-    def messages(self, payload, int64_t sequence, thread, int64_t now):
-        """The messages of a stored event as a list; of a transaction's begin its thread, or None; NotImplemented where the reference must say it. `thread` is that of its transaction, `now` the
-        nanoseconds since 1970."""
+    def messages(self, list found, payloads, int64_t sequence, thread, int64_t now, Py_ssize_t messages, int64_t size):
+        """Add the messages of the next events to `found`, until there are so many, or their values have so many bytes, or the reference must say one's.
+
+        Gives the sequence behind the last event that was looked at; its payload, None where there was none; whether the reference must say its messages,
+        None where no event is left; the bytes of the values; and the thread of the transaction in hand. `thread` is the one before, `now` the
+        nanoseconds since 1970.
+        """
         cdef Py_buffer view
+        last = None
         if self.busy:
-            return NotImplemented
-        PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+            last = next(payloads, None)
+            return (sequence, None, None, 0, thread) if last is None else (sequence + 1, last, True, 0, thread)
         self.busy = True
+        self.bytes = 0
         try:
-            return self.made(<const uint8_t*>view.buf, <const uint8_t*>view.buf + view.len, sequence, thread, now)
+            while len(found) < messages and self.bytes < size:
+                payload = next(payloads, None)
+                if payload is None:
+                    return sequence, last, None, self.bytes, thread
+                last = payload
+                PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+                try:
+                    made = self.made(found, <const uint8_t*>view.buf, <const uint8_t*>view.buf + view.len, sequence, thread, now)
+                finally:
+                    PyBuffer_Release(&view)
+                sequence += 1
+                if made is NotImplemented:
+                    return sequence, last, True, self.bytes, thread
+                if made is not found:
+                    thread = made
+            return sequence, last, False, self.bytes, thread
         finally:
             self.busy = False
-            PyBuffer_Release(&view)
 
-    cdef object made(self, const uint8_t* p, const uint8_t* end, int64_t sequence, object thread, int64_t now):
+    cdef object made(self, list found, const uint8_t* p, const uint8_t* end, int64_t sequence, object thread, int64_t now):
+        """`found`, with the messages of an event; of a transaction's begin its thread, or None; NotImplemented where the reference must say it."""
         cdef Stored event
         cdef RowTable table
         if not read_stored(p, end, &event) or event.sql.size:
@@ -85,7 +107,7 @@ cdef class RowMessages:
                 return NotImplemented
             if event.entry == BEGIN_ENTRY:
                 return begun(&event.props.thread_id)
-            return [] if event.entry == END_ENTRY or event.entry == HEARTBEAT_ENTRY else NotImplemented
+            return found if event.entry == END_ENTRY or event.entry == HEARTBEAT_ENTRY else NotImplemented
         if event.schema.at == NULL or not event.rows or (event.before == NULL and event.after == NULL):
             return NotImplemented
         # The type, and the images that belong to it.
@@ -101,14 +123,14 @@ cdef class RowMessages:
         if table is None:
             return NotImplemented
         if table.unwanted:
-            return []
+            return found
         if event.before == NULL:
             table.unmarked(BEFORE)
         if event.after == NULL:
             table.unmarked(AFTER)
         if self.shape == CANAL:
-            return self.canal(&event, table, end, sequence, now)
-        return self.by_row(&event, table, end, sequence, thread, now)
+            return self.canal(found, &event, table, end, sequence, now)
+        return self.by_row(found, &event, table, end, sequence, thread, now)
 
     cdef RowTable known(self, Piece* schema):
         """The table of a stored schema."""
@@ -161,13 +183,15 @@ cdef class RowMessages:
 
     # ---------------------------------------------------------------- Canal's: one document for all rows
 
-    cdef object canal(self, Stored* event, RowTable table, const uint8_t* end, int64_t sequence, int64_t now):
+    cdef object canal(self, list found, Stored* event, RowTable table, const uint8_t* end, int64_t sequence, int64_t now):
         cdef Out* out = &self.out
         out.size = self.side.size = 0
         if not self.canal_document(event, table, end, sequence, now):
             return NotImplemented
         value = PyBytes_FromStringAndSize(<char*>out.data, out.size)
-        return [self.one(table, None, value, sequence, 0, self.headers(event, sequence))]
+        self.bytes += out.size
+        found.append(self.one(table, None, value, sequence, 0, self.headers(event, sequence)))
+        return found
 
     cdef bint canal_document(self, Stored* event, RowTable table, const uint8_t* end, int64_t sequence, int64_t now) noexcept:
         cdef Out* out = &self.out
@@ -272,13 +296,13 @@ cdef class RowMessages:
 
     # ---------------------------------------------------------------- the others: one for each row
 
-    cdef object by_row(self, Stored* event, RowTable table, const uint8_t* end, int64_t sequence, object thread, int64_t now):
+    cdef object by_row(self, list found, Stored* event, RowTable table, const uint8_t* end, int64_t sequence, object thread, int64_t now):
         cdef Out* out = &self.out
         cdef const uint8_t* before = event.before
         cdef const uint8_t* after = event.after
-        cdef int64_t i
+        cdef int64_t i, bytes_ = 0
         cdef bint done, whole
-        cdef list found = []
+        cdef Py_ssize_t kept = len(found)
         self.head.size = self.tail.size = 0
         if self.shape == OWN:
             done = self.own_around(event, table, sequence)
@@ -291,32 +315,43 @@ cdef class RowMessages:
         same = sequence  # one object for all
         headers = self.headers(event, sequence)
         for i in range(event.rows):
-            table.begin_row()
-            if before != NULL:
-                before = table.marked(BEFORE, before, event.before_columns, end)
-                if before == NULL:
-                    return NotImplemented
-            if after != NULL:
-                after = table.marked(AFTER, after, event.after_columns, end)
-                if after == NULL:
-                    return NotImplemented
-            if before != NULL and after != NULL and table.moves():
-                return NotImplemented
-            out.size = self.side.size = self.key.size = 0
-            if self.shape == OWN:
-                done = self.own(event, table, end, i, &whole)
-            elif self.shape == DEBEZIUM:
-                done = self.debezium(event, table, end, i, &whole)
-            else:
-                done = self.maxwell(event, table, end, &whole)
-            if not done or (table.keys and not whole):
+            done = self.row(event, table, end, i, &before, &after, &whole)
+            if not done:
+                del found[kept:]
                 return NotImplemented
             key = PyBytes_FromStringAndSize(<char*>self.key.data, self.key.size) if whole else None
             value = PyBytes_FromStringAndSize(<char*>out.data, out.size)
+            bytes_ += out.size
             found.append(self.one(table, key, value, same, i, headers))
             if self.tombstones and whole and event.type == DELETE_TYPE:
                 found.append(self.one(table, key, None, same, i, headers))
+        self.bytes += bytes_
         return found
+
+    cdef bint row(
+        self, Stored* event, RowTable table, const uint8_t* end, int64_t i, const uint8_t** before, const uint8_t** after, bint* whole
+    ) noexcept:
+        """Write the next row's document and key; False where the reference must."""
+        cdef bint done
+        table.begin_row()
+        if before[0] != NULL:
+            before[0] = table.marked(BEFORE, before[0], event.before_columns, end)
+            if before[0] == NULL:
+                return False
+        if after[0] != NULL:
+            after[0] = table.marked(AFTER, after[0], event.after_columns, end)
+            if after[0] == NULL:
+                return False
+        if before[0] != NULL and after[0] != NULL and table.moves():
+            return False
+        self.out.size = self.side.size = self.key.size = 0
+        if self.shape == OWN:
+            done = self.own(event, table, end, i, whole)
+        elif self.shape == DEBEZIUM:
+            done = self.debezium(event, table, end, i, whole)
+        else:
+            done = self.maxwell(event, table, end, whole)
+        return done and (not table.keys or whole[0])
 
     cdef bint own_around(self, Stored* event, RowTable table, int64_t sequence) noexcept:
         cdef Out* head = &self.head

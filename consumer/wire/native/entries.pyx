@@ -26,6 +26,7 @@ from libc.time cimport localtime_r, time_t, tm
 include "../../../shmstore/native/utf8.pxi"
 include "../../../shmstore/native/read.pxi"
 include "out.pxi"
+include "shortest.pxi"
 include "text.pxi"
 include "stored.pxi"
 include "table.pxi"

@@ -30,6 +30,20 @@ cdef enum:
     DAY_SECONDS = 86400
 
 cdef int64_t* TENS = [1, 10, 100, 1000, 10000, 100000, 1000000]
+cdef uint64_t[20] POWERS  # of ten
+cdef uint8_t[200] PAIRS   # 00 to 99
+
+
+cdef void _fill_powers() noexcept:
+    cdef int i
+    POWERS[0] = 1
+    for i in range(1, 20):
+        POWERS[i] = 10 * POWERS[i - 1]
+    for i in range(100):
+        PAIRS[2 * i], PAIRS[2 * i + 1] = <uint8_t>(c"0" + i // 10), <uint8_t>(c"0" + i % 10)
+
+
+_fill_powers()
 
 cdef extern from "Python.h":
     char* PyOS_double_to_string(double value, char format, int precision, int flags, int* kind)
@@ -40,12 +54,13 @@ cdef extern from "Python.h":
 cdef inline int write_unsigned(uint8_t* to, uint64_t value) noexcept nogil:
     cdef uint8_t[20] digits
     cdef int at = 20
-    while True:
+    while value > 9:  # two at a time
+        at -= 2
+        memcpy(&digits[at], &PAIRS[2 * (value % 100)], 2)
+        value //= 100
+    if value or at == 20:
         at -= 1
-        digits[at] = <uint8_t>(c"0" + value % 10)
-        value //= 10
-        if not value:
-            break
+        digits[at] = <uint8_t>(c"0" + value)
     memcpy(to, &digits[at], 20 - at)
     return 20 - at
 
@@ -57,9 +72,13 @@ cdef inline int write_signed(uint8_t* to, int64_t value) noexcept nogil:
     return 1 + write_unsigned(to + 1, 0 - <uint64_t>value)
 
 
-cdef inline void write_padded(uint8_t* to, int64_t value, int digits) noexcept nogil:
+cdef inline void write_padded(uint8_t* to, uint64_t value, int digits) noexcept nogil:
     """The last `digits` digits, with zeros before them."""
-    while digits:
+    while digits > 1:
+        digits -= 2
+        memcpy(to + digits, &PAIRS[2 * (value % 100)], 2)
+        value //= 100
+    if digits:
         digits -= 1
         to[digits] = <uint8_t>(c"0" + value % 10)
         value //= 10
@@ -151,9 +170,12 @@ cdef int write_time(uint8_t* to, int64_t value, int scale) noexcept nogil:
 cdef int write_repr(uint8_t* to, double value) noexcept nogil:
     """A double as Python prints it; -1 where it is none that a server has."""
     cdef char* text
-    cdef int size = 0
+    cdef int size = write_plain(to, value)
+    if size >= 0:
+        return size
     if value - value != 0:
         return -1
+    size = 0
     with gil:
         text = PyOS_double_to_string(value, c"r", 0, Py_DTSF_ADD_DOT_0, NULL)
         if text == NULL:
@@ -236,13 +258,12 @@ cdef inline size_t high_bytes(const uint8_t* at, size_t size) noexcept nogil:
 cdef inline uint8_t* put_octets(uint8_t* to, const uint8_t* at, size_t size) noexcept nogil:
     """Bytes as ISO-8859-1 characters, in UTF-8."""
     cdef size_t i
-    for i in range(size):
-        if at[i] < 0x80:
-            to[0] = at[i]
-            to += 1
-        else:
-            to[0], to[1] = 0xC0 | at[i] >> 6, 0x80 | at[i] & 0x3F
-            to += 2
+    cdef uint8_t c, high
+    for i in range(size):  # without a branch; two bytes are written, and there is room for them
+        c = at[i]
+        high = c >> 7
+        to[0], to[1] = (0xC0 | c >> 6) if high else c, 0x80 | c & 0x3F
+        to += 1 + high
     return to
 
 

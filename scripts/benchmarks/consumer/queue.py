@@ -158,8 +158,7 @@ def _bare(server: Server, broker: Broker, load: loads.Load, form: str) -> _Rates
         # Until the store has all of it, so that the batches are as large as those of a queue that lags behind: a load comes faster than it is sent.
         deque(_batches(name, "filled", state, load.rows), maxlen=0)
         for batch in _batches(name, "bare", state, load.rows):
-            payloads = enumerate(batch.payloads(), batch.first)
-            made.append([message for number, payload in payloads for message in maker.of_payload(payload, number)])
+            made.append(maker.of_payloads(batch.payloads(), batch.first).messages)
     queue = Kafka(broker.address, name)
     queue.open()
     for topic in {message.topic for some in made for message in some}:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import shutil
 import struct
 import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shmstore.consumer.formats import canal, debezium
 from shmstore.consumer.formats.formatter import FORMATS
 from shmstore.consumer.queues import messages
 from shmstore.consumer.queues.canal_routing import CanalRouting
-from shmstore.consumer.queues.messages import COMPILED, MessageOptions, Messages
+from shmstore.consumer.queues.messages import COMPILED, MessageOptions, Messages, size_of
 from shmstore.consumer.queues.queue import Message
 from shmstore.encoding.codec import Header, decode, encode_schema, encode_stored
 from shmstore.errors import StoreCorrupt
@@ -75,7 +76,7 @@ def options(draw: st.DrawFn) -> MessageOptions:
 def outcome(maker: Messages, payload: bytes, sequence: int, *, pure: bool) -> list[Message] | str:
     """The messages, or what kind of error there was."""
     try:
-        made = maker.of_event(decode(payload, sequence)) if pure else maker.of_payload(payload, sequence)
+        made = maker.of_event(decode(payload, sequence)) if pure else maker.of_payloads(iter([payload]), sequence).messages
         return [message._replace(headers=list(message.headers)) for message in made]
     except StoreCorrupt:
         return "corrupt"
@@ -94,6 +95,64 @@ def test_the_messages_are_the_references(payloads: list[bytes], chosen: MessageO
     maker, reference = makers(chosen)
     for sequence, payload in enumerate(payloads, 5):
         assert outcome(maker, payload, sequence, pure=False) == outcome(reference, payload, sequence, pure=True)
+
+
+@pytest.mark.parametrize("pure", [False, True])
+@given(
+    payloads=st.lists(rows_events() | transactions(), max_size=6),
+    chosen=options(),
+    messages=st.integers(1, 5),
+    size=st.sampled_from([1, 600, 1 << 20]),
+)
+@settings(max_examples=150)
+def test_many_events_in_pieces(pure: bool, payloads: list[bytes], chosen: MessageOptions, messages: int, size: int) -> None:
+    """A piece ends behind the event that brings it to its bounds. All pieces together are what the reference makes of all events."""
+    maker, reference = makers(chosen)
+    if pure:
+        maker._native = None
+    wanted: list[Message] = []
+    for number, each in enumerate(payloads, 5):
+        said = outcome(reference, each, number, pure=True)
+        assume(not isinstance(said, str))
+        wanted += said  # type: ignore[arg-type]
+    left, behind, found = iter(payloads), 5, []
+    while (made := maker.of_payloads(left, behind, messages, size)).last is not None:
+        assert made.last is payloads[made.behind - 6]
+        assert made.size == size_of(made.messages)
+        if made.behind - behind > 1:  # without its last event it was within them
+            kept = [each for each in made.messages if each.sequence < made.behind - 1]
+            assert len(kept) < messages
+            assert size_of(kept) < size
+        found += made.messages
+        behind = made.behind
+    assert behind == 5 + len(payloads)
+    assert [each._replace(headers=list(each.headers)) for each in found] == wanted
+
+
+def test_doubles_are_pythons() -> None:
+    """A double is the shortest decimal that reads back as it, the nearest of those: around powers of two, where the neighbors are not equally far; of
+    few digits and of many; with and without an exponent."""
+    chance, values = random.Random(29), [0.0, -0.0, 1.0, 0.1, 5e-324, 1e22, 1e23, 2.0**53, 2.0**53 - 1, 9.5e15, 1e-4, 123456.789]
+    for exponent in range(-20, 60):
+        (bits,) = struct.unpack("<q", struct.pack("<d", 2.0**exponent))
+        values += [struct.unpack("<d", struct.pack("<q", bits + more))[0] for more in range(-3, 4)]
+    values += [chance.random() * 10.0 ** chance.randrange(-6, 18) for _ in range(3000)]
+    values += [round(chance.random() * 10.0 ** chance.randrange(8), chance.randrange(7)) for _ in range(3000)]
+    values += [-each for each in values]
+    table = TableSchema("s", "t", (Column("id", "int"), Column("x", "double")), (0,))
+    head = Header(
+        int(EntryType.ROWS), int(EventType.INSERT), "b.1", 900, 90, 1_700_000_000_123, 1, "u:5", 0, 0, "", 0, "", "", {}
+    )
+    payload = encode_stored(
+        head, encode_schema(table), [None, None, None, [[number, each] for number, each in enumerate(values)]]
+    )
+    for form in FORMATS:
+        maker, reference = makers(MessageOptions("store", form))
+        assert maker._native is not None
+        found: list[Message] = []
+        assert maker._native.messages(found, iter([payload]), 3, None, _NOW, 1, 1)[2] is False
+        wanted = list(reference.of_event(decode(payload, 3)))
+        assert [each.value for each in found] == [each.value for each in wanted]
 
 
 @given(payload=rows_events() | transactions(), data=st.data(), chosen=options())
@@ -140,8 +199,9 @@ def test_the_usual_is_not_handed_back(form: str, kind: EventType) -> None:
     payload = encode_stored(head, encode_schema(table), [None, before, None, after])
     maker, reference = makers(MessageOptions("store", form))
     assert maker._native is not None
-    found = maker._native.messages(payload, 3, None, _NOW)
-    assert found is not NotImplemented
+    found: list[Message] = []
+    behind, last, unsaid, size, thread = maker._native.messages(found, iter([payload]), 3, None, _NOW, 1, 1)
+    assert (behind, last, unsaid, size, thread) == (4, payload, False, size_of(found), None)
     wanted = list(reference.of_event(decode(payload, 3)))
     assert [message._replace(headers=list(message.headers)) for message in found] == wanted
     assert any(b"\\u001f" in (message.value or b"") for message in found)
