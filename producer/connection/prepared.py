@@ -6,6 +6,7 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from shmstore import Column, SourceError
@@ -90,8 +91,8 @@ class SelectRows:
         """The socket's, for a caller that waits on several."""
         return self._socket.fileno()
 
-    def step(self, seconds: float) -> bool:
-        """Read for at most so long; True when all rows are there. Raises `SourceError`."""
+    def step(self, seconds: float, size: float = inf) -> bool:
+        """Read for at most so long, or until `size` bytes have come, and one row at least; True when all rows are there. Raises `SourceError`."""
         until = time.monotonic() + seconds
         while True:
             left = until - time.monotonic()
@@ -102,6 +103,8 @@ class SelectRows:
                 if self._receive_rows():
                     return True
             except TimeoutError:
+                return False
+            if self.size >= size and len(self):
                 return False
 
     def fill(self, size: int, wait: float) -> bool:

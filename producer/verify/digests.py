@@ -1,16 +1,20 @@
 """A table's rows as pairs of numbers on disk: what tells a row, and what it holds; two such sets compared.
 
-A row is 16 bytes here, however wide: 64 bits of BLAKE2b of its key, 64 of the whole row. They are kept in parts by the key's
+A row is 16 bytes here, however wide: a number of its key, and one of the whole row. They are kept in parts by the key's
 number, of about `PART_ROWS` each, so that two parts are in memory and never a table. Two keys with one number are no
 danger: their rows' numbers differ, so that both are looked at by value.
+
+The number of some bytes is a polynomial modulo 2**61 - 1, at a point that is drawn at random for each comparison (Carter and Wegman's
+universal hashing): its first coefficient is how many bytes there are, the others are they, 7 at a time. Two different rows of n words
+are one number at n points at most, so by chance of n / 2**61, whatever the rows are; nobody can choose such rows who does not know the point.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -22,7 +26,8 @@ from shmstore.producer.native_code import COMPILED, compiled
 
 PART_ROWS: Final = 4 << 20
 MOST_PARTS: Final = 64
-_MIX: Final = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no two keys of one row's number meet
+PRIME: Final = 2**61 - 1
+_WORD: Final = 7  # bytes, below PRIME whatever they are
 Numbers = NDArray[np.uint64]
 
 
@@ -36,27 +41,39 @@ def key_bytes(row: Sequence[Any], key: Sequence[int]) -> bytes:
     return b"".join([pack(row[i]) for i in key])
 
 
-def numbers_of(texts: Iterable[bytes]) -> Numbers:
+def any_point() -> int:
+    """Return where the numbers of a comparison are taken."""
+    return secrets.randbelow(PRIME - 1) + 1
+
+
+def numbers_of(texts: Iterable[bytes], point: int) -> Numbers:
     """Return the number of each."""
-    found = b"".join([blake2b(text, digest_size=8).digest() for text in texts])
-    return np.frombuffer(found, np.uint64) if found else np.empty(0, np.uint64)
+    return np.array([_number(text, point) for text in texts], np.uint64)
 
 
-def row_numbers(rows: Sequence[Sequence[Any]] | Packed, key: Sequence[int]) -> Numbers:
+def _number(text: bytes, point: int) -> int:
+    number = len(text)
+    for at in range(0, len(text), _WORD):
+        number = (number * point + int.from_bytes(text[at : at + _WORD], "little")) % PRIME
+    return number
+
+
+def row_numbers(rows: Sequence[Sequence[Any]] | Packed, key: Sequence[int], point: int) -> Numbers:
     """Return the pair of each row in stored form: the number of its key, that of the row; `key`: where the values of the key are."""
     if COMPILED:
         data = rows.data if isinstance(rows, Packed) else pack(list(rows))
-        return np.frombuffer(compiled.row_numbers(data, tuple(key)), np.uint64).reshape(-1, 2)
+        return np.frombuffer(compiled.row_numbers(data, tuple(key), point), np.uint64).reshape(-1, 2)
     values = unpack_rows(rows)
-    return np.stack([numbers_of([key_bytes(row, key) for row in values]), numbers_of(map(pack, values))], axis=1)
+    return np.stack([numbers_of([key_bytes(row, key) for row in values], point), numbers_of(map(pack, values), point)], axis=1)
 
 
 class Digests:
     """The pairs of one side, in a folder. What came after `kept` was noted is forgotten when it is opened again."""
 
-    def __init__(self, folder: Path, parts: int, kept: Sequence[int] = ()) -> None:
-        """`kept`: how many rows each part had, of a side that is gone on with."""
+    def __init__(self, folder: Path, parts: int, point: int, kept: Sequence[int] = ()) -> None:
+        """`point`: that of both sides. `kept`: how many rows each part had, of a side that is gone on with."""
         folder.mkdir(parents=True, exist_ok=True)
+        self.point = point
         self._paths = [folder / f"{number:02}.pairs" for number in range(parts)]
         self.counts = list(kept) or [0] * parts
         with ExitStack() as opened:
@@ -70,7 +87,7 @@ class Digests:
 
     def add(self, rows: Sequence[Sequence[Any]] | Packed, key: Sequence[int]) -> None:
         """Take in rows in stored form; `key`: where the values of their key are."""
-        pairs = row_numbers(rows, key)
+        pairs = row_numbers(rows, key, self.point)
         parts = len(self._files)
         where = (pairs[:, 0] >> np.uint64(32)) % np.uint64(parts)
         for number, file in enumerate(self._files):
@@ -108,15 +125,13 @@ def differing(one: Digests, other: Digests) -> Numbers:
 
 
 def _differing(one: Numbers, other: Numbers) -> Numbers:
-    mixed = [side[:, 0] * _MIX + side[:, 1] for side in (one, other)]
-    first, second = map(np.sort, mixed)
+    first, second = (np.sort(side[:, 1]) for side in (one, other))
     if np.array_equal(first, second):
         return np.empty(0, np.uint64)
     odd = []
-    orders = [np.argsort(side) for side in mixed]  # several times a sort, and wanted where something differs alone
-    for pairs, order, own, theirs in ((one, orders[0], first, second), (other, orders[1], second, first)):
+    for pairs, own, theirs in ((one, first, second), (other, second, first)):
         # how often a row is here and there: a row that is doubled on one side differs, too
         here = np.searchsorted(own, own, "right") - np.searchsorted(own, own, "left")
         there = np.searchsorted(theirs, own, "right") - np.searchsorted(theirs, own, "left")
-        odd.append(pairs[order[here != there], 0])
+        odd.append(pairs[np.isin(pairs[:, 1], own[here != there]), 0])
     return np.concatenate(odd)

@@ -42,9 +42,10 @@ class TableResult(NamedTuple):
 
 
 class VerifyProgress(NamedTuple):
-    """How far the comparison of a table is. `estimate` is the server's guess at its rows."""
+    """How far the comparison of a table is: the rows that were read, and those of the copy. `estimate` is the server's guess at the table's rows."""
 
     table: TableSchema
     doing: str
     rows: int = 0
+    copied: int = 0
     estimate: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from shmstore import SourceError, TableSchema
 from shmstore.encoding.codec import unpack_rows
@@ -36,8 +36,8 @@ class ServerCopy:
     def rows(self, table: TableSchema) -> Iterator[StoredRows]:
         """Yield every row, some at a time, in stored form. Raises `CopyUnreadable`."""
         self._places(table)
-        with self._reading():
-            for rows, _ in self._source.pieces(()):
+        with self._reading(), closing(self._source.pieces()) as pieces:
+            for rows, _ in pieces:
                 yield self._ordered(table, rows)
 
     def rows_of(self, table: TableSchema, keys: Sequence[StoredRow]) -> Sequence[StoredRow]:

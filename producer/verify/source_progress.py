@@ -10,13 +10,14 @@ from typing import Any
 from shmstore import StoreView, TableSchema
 from shmstore.atomic_file import replace
 from shmstore.encoding.codec import encode_schema
-from shmstore.producer.verify.digests import Digests, parts_for
+from shmstore.producer.verify.digests import Digests, any_point, parts_for
 from shmstore.stored_json import read_json
 
 
 class SourceProgress:
     """What is written down of one table, in `folder`.
 
+    point    where the numbers of rows are taken
     first    the event behind which changes are noted
     after    the last key, as SQL literals
     counts   the rows of each part of the digests
@@ -25,13 +26,14 @@ class SourceProgress:
 
     def __init__(self, folder: Path, schema: TableSchema, view: StoreView, found: dict[str, Any], rows: int) -> None:
         self.folder, self._what = folder, {"epoch": view.epoch, "schema": encode_schema(schema).hex()}
-        mine = {key: found.get(key) for key in self._what} == self._what
+        mine = {key: found.get(key) for key in self._what} == self._what and "point" in found
         mine = mine and found["first"] + 1 >= view.oldest  # else what changed since is not known any more
         self.first: int | None = found["first"] if mine else None
         self.after: tuple[str, ...] = tuple(found["after"]) if mine else ()
         self.whole: bool = mine and found["whole"]
         counts = found["counts"] if mine else ()
-        self.digests = Digests(folder / "source", len(counts) or parts_for(rows), counts)
+        point = found["point"] if mine else any_point()
+        self.digests = Digests(folder / "source", len(counts) or parts_for(rows), point, counts)
 
     @classmethod
     def open(cls, folder: Path, schema: TableSchema, view: StoreView, rows: int) -> SourceProgress:
@@ -48,9 +50,8 @@ class SourceProgress:
         """Write down that all rows up to `after` are in the digests: after these, so that a kill between the two has them read again."""
         self.after = after or self.after
         self.digests.flush()
-        text = json.dumps(
-            {**self._what, "first": self.first, "after": self.after, "counts": self.digests.counts, "whole": self.whole}
-        )
+        now = {"point": self.digests.point, "first": self.first, "after": self.after, "counts": self.digests.counts}
+        text = json.dumps({**self._what, **now, "whole": self.whole})
         replace(self.folder / "progress.json", lambda at: at.write_text(text), "progress", "give the state folder more room")
 
     def done(self) -> None:

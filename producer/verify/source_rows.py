@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Sequence
+from math import inf
+from typing import Any
 
 from shmstore import Column, SourceError, TableSchema
 from shmstore.encoding.codec import Packed, decode_schema, encode_schema, pack, unpack_rows
@@ -19,20 +20,12 @@ from shmstore.producer.stop import Stop, Stopped
 
 FIRST_ROWS = 20_000
 MOST_ROWS = 200_000
+PIECE_BYTES = 1 << 20  # of an answer that are given at once: while they are looked at, the server sends more
 KEYS_AT_ONCE = 500
 LOAD_PAUSE = 0.5  # seconds between two looks at a server that has much to do
 
 StoredRow = Sequence[Any]
 StoredRows = Sequence[StoredRow] | Packed  # values in stored form, or all of it as MessagePack
-
-
-class _Answer(NamedTuple):
-    """The rows of a SELECT: how many, the last one with what tells its key, and the bytes that came."""
-
-    rows: Packed
-    count: int  # type: ignore[assignment]  # it takes the place of tuple.count
-    last: tuple[Any, ...]
-    size: int
 
 
 class SourceRows:
@@ -62,17 +55,29 @@ class SourceRows:
         """Where the columns of the key are in a row."""
         return tuple([self.schema.names.index(column.name) for column in self.key_columns])
 
-    def pieces(self, after: tuple[str, ...]) -> Iterator[tuple[Packed, tuple[str, ...]]]:
-        """Read all rows behind the key `after` (SQL literals; empty: from the first), in its order; yield some, and the key of the last."""
-        while True:
-            limit = self._limit
-            found = self._read(self._selection.sql(after, (), limit))
-            if found.count:
-                after = literals(self._selection, found.last)
-                yield found.rows, after
-                self._limit = max(1, min(MOST_ROWS, CHUNK_BYTES * found.count // max(1, found.size)))
-            if found.count < limit:
-                return
+    def pieces(
+        self, after: tuple[str, ...] = (), *, rest: Callable[[], None] = lambda: None
+    ) -> Generator[tuple[Packed, tuple[str, ...]]]:
+        """Read all rows behind the key `after` (SQL literals; empty: from the first), in its order; yield some, and the key of the last. `rest` is
+        called before each SELECT. Close it where it is left before its end: its SELECT has the session until then."""
+        count = limit = 0
+        while count == limit:
+            rest()
+            count, size, limit = 0, 0, self._limit
+            answer = self._asked(self._selection.sql(after, (), limit))
+            whole = False
+            try:
+                while not whole:
+                    whole = self._come(answer, PIECE_BYTES)
+                    if len(answer):
+                        count, size, after = count + len(answer), size + answer.size, literals(self._selection, answer.last)
+                        yield self._taken(answer), after
+            except GeneratorExit:
+                if not whole:
+                    self._left(answer)
+                raise
+            if count:
+                self._limit = max(1, min(MOST_ROWS, CHUNK_BYTES * count // max(1, size)))
 
     def rows_of(self, keys: Sequence[StoredRow], columns: Sequence[str] = ()) -> list[StoredRow]:
         """Read the rows that have these values in `columns` (none named: those of the key), in stored form, as the server compares; those of
@@ -82,12 +87,16 @@ class SourceRows:
         found: list[StoredRow] = []
         if any(hashed and i in places for i, hashed in self._plan.change):  # no query can ask for what a hash was made of
             own, wanted = [self.schema.names.index(name) for name in names], {tuple(key) for key in keys}
-            for rows, _ in self.pieces(()):
+            for rows, _ in self.pieces():
                 found += [row for row in unpack_rows(rows) if tuple([row[i] for i in own]) in wanted]
             return found
         for at in range(0, len(keys), KEYS_AT_ONCE):
             wanted_ = " OR ".join(f"({self._is(places, key)})" for key in keys[at : at + KEYS_AT_ONCE])
-            found += unpack_rows(self._read(self._selection.sql_where(wanted_)).rows)
+            answer = self._asked(self._selection.sql_where(wanted_))
+            while not self._come(answer):
+                pass
+            if len(answer):
+                found += unpack_rows(self._taken(answer))
         return found
 
     def _is(self, places: Sequence[int], values: StoredRow) -> str:
@@ -96,24 +105,40 @@ class SourceRows:
             parts.append(f"{quoted(schema.columns[i].name)} = {_as_text(schema.columns[i], self.table.collations[i], value)}")
         return " AND ".join(parts)
 
-    def _read(self, sql: str) -> _Answer:
-        width = len(self.table.schema.columns)
-        rows = SelectRows(self._session, sql, self._selection.columns, width, self._settings.read_timeout)
-        until = time.monotonic() + self._settings.read_timeout
-        before = 0
-        while not rows.step(0.2):
+    def _asked(self, sql: str) -> SelectRows:
+        return SelectRows(
+            self._session, sql, self._selection.columns, len(self.table.schema.columns), self._settings.read_timeout
+        )
+
+    def _come(self, answer: SelectRows, size: float = inf) -> bool:
+        """Wait until so many bytes have come; True when all rows have."""
+        until, before = time.monotonic() + self._settings.read_timeout, -1
+        while not answer.step(0.2, size):
             if self._stop():
                 raise Stopped
-            if rows.size != before:
-                before, until = rows.size, time.monotonic() + self._settings.read_timeout
+            if answer.size >= size and len(answer):
+                return False
+            if answer.size != before:
+                before, until = answer.size, time.monotonic() + self._settings.read_timeout
             elif time.monotonic() > until:
                 raise SourceError(f"{self._session.endpoint.where} has sent no row for {self._settings.read_timeout:g} s")
-        if not len(rows):
-            return _Answer(Packed(pack([])), 0, (), 0)
-        found = Packed(rows.rows.array(0, len(rows)))
-        if self._plan.blob is not None:
-            found = Packed(pack(self._filters.apply(self._plan, [None, None, None, found], width)[3]))
-        return _Answer(found, len(rows), rows.last, rows.size)
+        return True
+
+    def _taken(self, answer: SelectRows) -> Packed:
+        """The rows that have come, which the answer then forgets."""
+        found = Packed(answer.rows.array(0, len(answer)))
+        answer.clear()
+        if self._plan.blob is None:
+            return found
+        return Packed(pack(self._filters.apply(self._plan, [None, None, None, found], len(self.table.schema.columns))[3]))
+
+    def _left(self, answer: SelectRows) -> None:
+        """Take in the rest of an answer that nobody wants, so that the session is free."""
+        try:
+            while not self._come(answer, PIECE_BYTES):
+                answer.clear()
+        except (SourceError, Stopped):
+            self._session.close()
 
     def wait_for_rest(self, most: int, pauses: Callable[[int], None]) -> None:
         """Wait while more than `most` (0: any number) statements run on the server; `pauses` gets how many do."""

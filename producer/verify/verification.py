@@ -2,16 +2,19 @@
 
 Plan. No lock, and nothing is written to the server. L is the newest event of the store at the beginning.
 
-    1  read all rows of the source, in pieces, each as the server has it at that moment; keep a pair of numbers of each (`digests`)
-    2  P: where the server writes now. Wait until the producer has passed P: the store then has every change that 1 may have seen
-    3  wait until the copy's subscription has acked all that is in the store; read all rows of the copy, and keep their numbers
+    1  wait until the producer has passed where the server writes now, and the copy's subscription has acked all that is in the store: the
+       copy has L, and the columns that the source had
+    2  read all rows of both sides, some of the one and some of the other in turn, so that a server sends while the other's rows are looked
+       at: of the source in pieces, each as the server has it at that moment; keep a pair of numbers of each row (`digests`)
+    3  P: where the server writes now. As in 1: then the store has every change that 2 may have seen
     4  E: the newest event of the store now. Read the events from L to E: their keys are the ones that changed meanwhile
 
 A key that did not change between L and E has had one row all the while. The source was read behind L (what the server had
-committed before and the store had not is noted, for it came behind L), and so was the copy, which had all up to L. So its row must be the same on both
-sides; of rows that are not, both values are read once more, as follows, and shown. Rows whose keys changed are compared again, by themselves, in
-the same four steps, which then take a moment: also those that were equal, for one that changed behind 1 and whose change the copy lost has its
-old value on both sides. Those that differ and changed again are compared until each was met at rest. So every change up to P is in the copy.
+committed before and the store had not is noted, for it came behind L), and so was the copy, which had all up to L, and can have nothing behind
+E. So its row must be the same on both sides, whichever was read first; of rows that are not, both values are read once more, as follows, and
+shown. Rows whose keys changed are compared again, by themselves: those of the source, 3, those of the copy, 4, which then takes a moment; also
+those that were equal, for one that changed behind 2 and whose change the copy lost has its old value on both sides. Those that differ and
+changed again are compared until each was met at rest. So every change up to P is in the copy.
 
 Changed keys are noted as a snapshot notes them (`changed_keys`). After a DDL of the table, or rows that lack columns, it begins again.
 """
@@ -21,8 +24,10 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +54,7 @@ ROUNDS = 20  # of comparing keys again that change all the time
 AGAIN = 50_000  # keys whose rows are compared again at once: their values are in memory
 SAMPLES = 1000  # keys that differ whose values are read
 LOOK = 0.05  # seconds between two looks at the store
+SAVE = 1.0  # seconds of reading that a kill costs
 
 _TEMPORAL = frozenset({"date", "datetime", "timestamp"})
 
@@ -125,10 +131,12 @@ class Verification:
         nothing = TableSchema(database, table, ())
         if problem := self._of_several(database, table):
             return TableResult(nothing, problem=problem)
+        gone = "the server has no such table, or does not show it to this account"
         for _ in range(ATTEMPTS):
             source = self._source(database, table)
             if source is None:
-                return TableResult(nothing, problem="the server has no such table, or does not show it to this account")
+                return TableResult(nothing, problem=gone)
+            gone = "it was dropped, or renamed, while it was compared"
             if source.key_problem:
                 return TableResult(source.schema, problem=source.key_problem)
             try:
@@ -144,7 +152,7 @@ class Verification:
                 now = self._source(database, table)
                 if now is None:
                     shutil.rmtree(self._folder(source.schema), ignore_errors=True)
-                    return TableResult(source.schema, problem="it was dropped, or renamed, while it was compared")
+                    return TableResult(source.schema, problem=gone)
                 if now.table.schema == source.table.schema:
                     raise
         return TableResult(nothing, problem=f"a DDL or an XA transaction changed it {ATTEMPTS} times while it was compared")
@@ -170,53 +178,80 @@ class Verification:
 
     def _compare(self, source: SourceRows, copy: ReadableCopy) -> TableResult:
         schema = source.schema._replace(primary_key=source.key)
-        folder = self._folder(schema)
         changes = ChangedRows(self._view, source)
-        with SourceProgress.open(folder, schema, self._view, source.table.rows) as state:
+        with SourceProgress.open(self._folder(schema), schema, self._view, source.table.rows) as state:
             since = state.first = changes.begin(state.first)
-            self._read_source(source, state)
+            theirs = Digests(state.folder / "copy", len(state.digests), state.digests.point)
             try:
-                found = self._read_copy(source, copy, schema, changes, state, since)
+                with closing(theirs):
+                    self._passed(changes)
+                    now = self._source(schema.database, schema.table)
+                    if now is None or now.table.schema != source.table.schema:  # by a DDL before L, of which no event is noted
+                        raise Disturbed
+                    self._read(source, copy, schema, changes, state, theirs)
+                    until = self._passed(changes)
+                    changes.follow()
+                    odd, moved = differing(state.digests, theirs), changes.keys
+                    read = TableResult(
+                        schema, state.digests.rows, theirs.rows, changed=len(moved), since=self._place_of(since), until=until
+                    )
+                    found = self._look_again(source, copy, schema, odd, moved, read, state.digests.point)
             except Disturbed:
                 state.done()
                 raise
             state.done()
         return found
 
-    def _read_copy(
-        self, source: SourceRows, copy: ReadableCopy, schema: TableSchema, changes: ChangedRows, state: SourceProgress, since: int
-    ) -> TableResult:
-        until = self._passed(changes)
-        theirs = Digests(state.folder / "copy", len(state.digests))
-        with closing(theirs):
-            for rows in copy.rows(schema):
-                theirs.add(rows, source.key)
-                self._say(schema, "reading the copy", theirs.rows, state.digests.rows)
-            changes.follow()
-            odd, moved = differing(state.digests, theirs), changes.keys
-            read = TableResult(
-                schema, state.digests.rows, theirs.rows, changed=len(moved), since=self._place_of(since), until=until
-            )
-            return self._look_again(source, copy, schema, odd, moved, read)
+    def _read(
+        self,
+        source: SourceRows,
+        copy: ReadableCopy,
+        schema: TableSchema,
+        changes: ChangedRows,
+        state: SourceProgress,
+        theirs: Digests,
+    ) -> None:
+        """Read both sides in turn, and the events that come meanwhile, which a small log keeps for a while only."""
+        with (
+            closing(self._read_source(source, schema, state)) as ours,
+            closing(self._read_copy(copy, schema, source.key, theirs)) as copied,
+        ):
+            reading = [ours, copied]
+            while reading:
+                for side in list(reading):
+                    if next(side, True):
+                        reading.remove(side)
+                    self._say(schema, "reading", state.digests.rows, theirs.rows, source.table.rows)
+                    changes.follow()
 
-    def _read_source(self, source: SourceRows, state: SourceProgress) -> None:
+    def _read_source(self, source: SourceRows, schema: TableSchema, state: SourceProgress) -> Generator[None]:
         if state.whole:
             return
-        schema = source.schema
-        for rows, after in source.pieces(state.after):
-            state.digests.add(self._as_copied(schema, rows), source.key)
-            state.save(after)
-            self._say(schema, "reading the source", state.digests.rows, source.table.rows)
-            source.wait_for_rest(
-                self._max_load, lambda running: self._say(schema, f"waiting: {running} statements run on the server", 0, 0)
-            )
+        rest = partial(
+            source.wait_for_rest,
+            self._max_load,
+            lambda running: self._say(schema, f"waiting: {running} statements run on the server"),
+        )
+        saved = time.monotonic()
+        with closing(source.pieces(state.after, rest=rest)) as pieces:
+            for rows, after in pieces:
+                state.digests.add(self._as_copied(source.schema, rows), source.key)
+                if time.monotonic() > saved + SAVE:
+                    state.save(after)
+                    saved = time.monotonic()
+                yield
         state.whole = True
         state.save(())
 
-    def _say(self, schema: TableSchema, doing: str, rows: int, estimate: int) -> None:
+    def _read_copy(self, copy: ReadableCopy, schema: TableSchema, key: Sequence[int], theirs: Digests) -> Generator[None]:
+        for rows in copy.rows(schema):
+            theirs.add(rows, key)
+            yield
+
+    def _say(self, schema: TableSchema, doing: str, rows: int = 0, copied: int = 0, estimate: int = 0) -> None:
         if self._stop():
             raise Stopped
-        self._progress(VerifyProgress(schema, doing, rows, estimate))
+        self._progress(VerifyProgress(schema, doing, rows, copied, estimate))
 
     def _as_copied(self, schema: TableSchema, rows: StoredRows) -> StoredRows:
         """The rows as the copy can hold them: without zero dates, where the copy has NULL in their place."""
@@ -231,11 +266,18 @@ class Verification:
     # ---------------------------------------------------------------- rows that differ
 
     def _look_again(
-        self, source: SourceRows, copy: ReadableCopy, schema: TableSchema, odd: Numbers, moved: list[bytes], found: TableResult
+        self,
+        source: SourceRows,
+        copy: ReadableCopy,
+        schema: TableSchema,
+        odd: Numbers,
+        moved: list[bytes],
+        found: TableResult,
+        point: int,
     ) -> TableResult:
         """Compare the rows of the keys that changed again, and those of the keys with these numbers, each by its values."""
-        still = np.setdiff1d(odd, numbers_of(moved))
-        keys = [*moved, *self._keys_of(source, copy, schema, still)]
+        still = np.setdiff1d(odd, numbers_of(moved, point))
+        keys = [*moved, *self._keys_of(source, copy, schema, still, point)]
         differences: list[Difference] = []
         rest: set[bytes] = set()
         for at in range(0, len(keys), AGAIN):
@@ -247,13 +289,13 @@ class Verification:
         samples = tuple(sorted(differences, key=lambda each: key_bytes(each.key, range(len(each.key)))))
         return found._replace(again=len(keys), differences=len(differences) + more, samples=samples[:SAMPLES], problem=problem)
 
-    def _keys_of(self, source: SourceRows, copy: ReadableCopy, schema: TableSchema, numbers: Numbers) -> set[bytes]:
+    def _keys_of(self, source: SourceRows, copy: ReadableCopy, schema: TableSchema, numbers: Numbers, point: int) -> set[bytes]:
         """The keys that have these numbers, `SAMPLES` at most: both sides are read once more for it."""
         found: dict[int, bytes] = {}
         wanted = min(SAMPLES, len(numbers))
 
         def look(rows: StoredRows) -> bool:
-            own = row_numbers(rows, source.key)[:, 0]
+            own = row_numbers(rows, source.key, point)[:, 0]
             places = np.flatnonzero(np.isin(own, numbers)).tolist()
             if places:
                 values = unpack_rows(rows)
@@ -263,14 +305,10 @@ class Verification:
 
         if not wanted:
             return set()
-        for rows in copy.rows(schema):
-            self._say(schema, "finding what differs", 0, 0)
-            if look(rows):
-                break
-        if len(found) < wanted:
-            for rows, _ in source.pieces(()):
-                self._say(schema, "finding what differs", 0, 0)
-                if look(self._as_copied(schema, rows)):
+        with closing(source.pieces()) as pieces:
+            for rows in chain(copy.rows(schema), (self._as_copied(schema, rows) for rows, _ in pieces)):
+                self._say(schema, "finding what differs")
+                if look(rows):
                     break
         return set(list(found.values())[:wanted])
 
@@ -283,7 +321,7 @@ class Verification:
         for _ in range(ROUNDS):
             if not rest:
                 break
-            self._say(schema, f"comparing {len(rest):,} rows again", 0, 0)
+            self._say(schema, f"comparing {len(rest):,} rows again")
             changes = ChangedRows(self._view, source)
             changes.begin(None)
             values = [_values(key, len(source.key)) for key in rest]

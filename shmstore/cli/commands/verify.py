@@ -254,11 +254,11 @@ class _Shown:
             return
         self._last = now
         line = f"{progress.table.database}.{progress.table.table}: {progress.doing}"
-        if progress.rows:
-            rate = progress.rows / max(now - self._began, 0.001)
-            line += f", {progress.rows:,} rows, {rate:,.0f} a second"
-            if progress.estimate > progress.rows:
-                line += f", about {(progress.estimate - progress.rows) / rate:,.0f} s left"
+        if read := progress.rows + progress.copied:
+            rate = read / max(now - self._began, 0.001)
+            line += f", {progress.rows:,} rows of the source and {progress.copied:,} of the copy, {rate:,.0f} a second"
+            if (left := 2 * progress.estimate - read) > 0:
+                line += f", about {left / rate:,.0f} s left"
         if self._terminal:
             print(f"\r\x1b[K{printable(line)}", end="", file=sys.stderr, flush=True)
         else:

@@ -1,9 +1,9 @@
-"""shmstore.producer.verify.digests: the compiled numbers of rows are those of hashlib, whatever the rows are."""
+"""shmstore.producer.verify.digests: a row's numbers are its polynomial at the point, in compiled code and in Python, whatever the rows are."""
 
 from __future__ import annotations
 
-import hashlib
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,10 @@ import pytest
 
 from shmstore.encoding.codec import Packed, pack
 from shmstore.producer.native_code import COMPILED
-from shmstore.producer.verify.digests import row_numbers
+from shmstore.producer.verify.digests import PRIME, Digests, any_point, differing, numbers_of, row_numbers
 
-SIZES = (0, 1, 5, 31, 32, 63, 64, 127, 128, 129, 255, 256, 257, 384, 70_000)  # around MessagePack's heads and BLAKE2b's blocks
+SIZES = (*range(70), 127, 128, 129, 255, 256, 257, 384, 70_000)  # around words and runs of words, and MessagePack's heads
+POINTS = (1, 2, 2**32, 2**60, PRIME - 2, PRIME - 1)
 
 
 def value(chance: random.Random) -> Any:
@@ -32,19 +33,72 @@ def value(chance: random.Random) -> Any:
     )
 
 
+def polynomial(text: bytes, point: int) -> int:
+    """What a number is by its definition: the sum of the words by the powers of the point, the length before them."""
+    words = [len(text), *[int.from_bytes(text[at : at + 7], "little") for at in range(0, len(text), 7)]]
+    return sum(word * pow(point, power, PRIME) for power, word in enumerate(reversed(words))) % PRIME
+
+
 @pytest.mark.parametrize("packed", [False, True])
-def test_numbers_are_those_of_hashlib(seed: int, packed: bool) -> None:
-    """Each row has BLAKE2b of its key's values and of the whole row, cut to 64 bits; given as values or as MessagePack."""
+def test_numbers_are_the_polynomial_at_the_point(seed: int, packed: bool) -> None:
+    """Each row has that of its key's values and of the whole row, given as values or as MessagePack, at any point."""
     chance = random.Random(seed)
     for _ in range(100):
+        point = chance.choice((*POINTS, chance.randrange(1, PRIME)))
         width = chance.randrange(1, 20)
         key = tuple(chance.sample(range(width), chance.randrange(1, min(width, 4) + 1)))
         rows = [[value(chance) for _ in range(width)] for _ in range(chance.choice((0, 1, 7, 20)))]
         texts = [(b"".join([pack(row[i]) for i in key]), pack(row)) for row in rows]
-        wanted = [[int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") for text in pair] for pair in texts]
-        found = row_numbers(Packed(pack(rows)) if packed else rows, key)
-        assert found.astype("<u8").tolist() == wanted
+        found = row_numbers(Packed(pack(rows)) if packed else rows, key, point)
+        assert found.tolist() == [[polynomial(text, point) for text in pair] for pair in texts]
         assert found.dtype == np.uint64
+        assert numbers_of([text for text, _ in texts], point).tolist() == found[:, 0].tolist()
+
+
+def test_words_of_ones_stay_within_their_bits() -> None:
+    """The largest words at the largest points, in every length: what is folded never outgrows what it is kept in."""
+    for point in POINTS:
+        for size in range(300):
+            text = pack(b"\xff" * size)
+            assert row_numbers(Packed(b"\x91\x91" + text), (0,), point).tolist() == [
+                [polynomial(text, point), polynomial(b"\x91" + text, point)]
+            ]
+
+
+def test_rows_that_meet_at_one_point_differ_at_another() -> None:
+    """Who knows the point can make two rows of one number. It is drawn for each comparison, so that nobody does."""
+    point = any_point()
+    one = b"\xc4\x0e" + bytes(range(14))  # a value of two words and two bytes
+    first, second = int.from_bytes(one[:7], "little"), int.from_bytes(one[7:14], "little")
+    other_first = first + (1 << 24)
+    moved = (second - (other_first - first) * point) % PRIME
+    while moved >> 56:  # not every number is a word
+        other_first += 1 << 24
+        moved = (second - (other_first - first) * point) % PRIME
+    other = other_first.to_bytes(7, "little") + moved.to_bytes(7, "little") + one[14:]
+    assert one != other
+    assert len(set(numbers_of([one, other], point).tolist())) == 1
+    assert len(set(numbers_of([one, other], any_point()).tolist())) == 2
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_what_differs_in_many_rows(tmp_path: Path, seed: int, parts: int) -> None:
+    """A hundred of a hundred thousand rows that are missing, other or doubled are found, and none else."""
+    chance = random.Random(seed)
+    rows = [[number, f"row {number}"] for number in range(100_000)]
+    odd = set(chance.sample(range(100_000), 100))
+    theirs = list[list[Any]]()
+    for row in rows:
+        theirs += chance.choice([[], [[row[0], "other"]], [row, row]]) if row[0] in odd else [row]
+    chance.shuffle(theirs)
+    point = any_point()
+    sides = [Digests(tmp_path / name, parts, point) for name in "ab"]
+    for side, own in zip(sides, (rows, theirs), strict=True):
+        side.add(own, (0,))
+    wanted = sorted(numbers_of([pack(number) for number in odd], point).tolist())
+    assert differing(*sides).tolist() == wanted
+    for side in sides:
+        side.close()
 
 
 @pytest.mark.skipif(not COMPILED, reason="of the compiled code")
@@ -53,7 +107,7 @@ def test_what_is_no_rows_is_refused() -> None:
     whole = pack([[1, "some text", b"bytes", None, 2.5], [2, "x" * 300, b"", None, -1]])
     for size in range(len(whole)):
         with pytest.raises(ValueError, match=r"rows|a row"):
-            row_numbers(Packed(whole[:size]), (0,))
+            row_numbers(Packed(whole[:size]), (0,), 3)
     for wrong, key in (
         (whole + b"\0", (0,)),
         (whole, (5,)),
@@ -62,4 +116,4 @@ def test_what_is_no_rows_is_refused() -> None:
         (b"\xc0", (0,)),
     ):
         with pytest.raises(ValueError, match=r"rows|a row"):
-            row_numbers(Packed(wrong), key)
+            row_numbers(Packed(wrong), key, 3)

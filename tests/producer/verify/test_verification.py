@@ -27,11 +27,14 @@ from shmstore.consumer.copies.reading.called import CalledCopy
 from shmstore.consumer.copies.reading.databases import postgresql, sqlite
 from shmstore.consumer.formats.values import time_text
 from shmstore.encoding.arrow import column_array
+from shmstore.encoding.codec import unpack_rows
 from shmstore.errors import CopyUnreadable
 from shmstore.event import Column, TableSchema
+from shmstore.producer.connection import prepared
 from shmstore.producer.verify import source_rows
+from shmstore.producer.verify.changed_rows import ChangedRows
 from shmstore.producer.verify.copy import ReadableCopy
-from shmstore.producer.verify.digests import Digests, differing, key_bytes, numbers_of
+from shmstore.producer.verify.digests import Digests, any_point, differing, key_bytes, numbers_of
 from shmstore.producer.verify.result import TableResult, VerifyProgress
 from shmstore.producer.verify.server_copy import ServerCopy
 from shmstore.producer.verify.source_rows import SourceRows
@@ -122,9 +125,9 @@ def test_a_copy_that_follows_is_equal_while_both_change(any_server: Server, data
     assert found.samples[0].copy == [4_500, found.samples[0].source[1] + 1, "row 4500"]
 
 
-@pytest.mark.parametrize("moment", ["reading the source", "reading the copy"])
+@pytest.mark.parametrize("side", ["source", "copy"])
 def test_a_change_that_the_copy_loses_meanwhile_is_found(
-    any_server: Server, database: str, tmp_path: Path, seed: int, moment: str
+    any_server: Server, database: str, tmp_path: Path, seed: int, side: str
 ) -> None:
     """Rows that changed behind their reading, and whose change the copy never took in, have equal old values on both sides: they are found all the
     same, and those whose change it did take in are not."""
@@ -142,7 +145,7 @@ def test_a_change_that_the_copy_loses_meanwhile_is_found(
 
         def meanwhile(progress: VerifyProgress) -> None:
             nonlocal done
-            if progress.doing == moment and not done:
+            if progress.doing == "reading" and bool(progress.copied) == (side == "copy") and not done:
                 done = True
                 with any_server.connect(database=database) as connection, connection.cursor() as cursor:
                     for number in numbers:
@@ -151,7 +154,7 @@ def test_a_change_that_the_copy_loses_meanwhile_is_found(
                         cursor.execute(f"INSERT INTO t VALUES ({number}, 1, 'new')")
 
         found = verified(run, lambda *_: CalledCopy(copy.read), database, subscription="copy", progress=meanwhile)
-        if moment == "reading the copy":  # which then has the rows that it had before, and the next comparison counts
+        if side == "copy":  # which then has the rows that it had before, and the next comparison counts
             found = verified(run, lambda *_: CalledCopy(copy.read), database, subscription="copy")
     moved = {number + 10_000 for number in lost if "id + 10000" in statements.get(number, "")}
     assert done
@@ -389,7 +392,7 @@ def test_a_copy_with_a_key_of_its_own_is_asked_by_the_source_s(
         cursor.execute("UPDATE copied SET n = n + 1 WHERE id = 7")
         copy = ServerCopy(run.settings, database, "copied")
         pieces, read = SourceRows.pieces, list[SourceRows]()
-        monkeypatch.setattr(SourceRows, "pieces", lambda self, after: read.append(self) or pieces(self, after))
+        monkeypatch.setattr(SourceRows, "pieces", lambda self, *a, **named: read.append(self) or pieces(self, *a, **named))
         table = TableSchema(database, "t", (Column("id", "int"), Column("n", "int"), Column("t", "varchar")), (0,))
         with closing(copy):
             assert sorted(copy.rows_of(table, [[7], [20], [21], [999]])) == [[7, 8, "row 7"], [21, 21, "row 21"]]
@@ -423,7 +426,7 @@ def test_a_ddl_while_a_table_is_read_stops_no_other(
     left = [ddl]
 
     def meanwhile(progress: VerifyProgress) -> None:
-        if left and progress.doing == "reading the source" and progress.rows == 100:
+        if left and progress.doing == "reading" and progress.rows == 100:
             with any_server.connect(database=database) as connection, connection.cursor() as cursor:
                 cursor.execute(left.pop())
 
@@ -441,6 +444,61 @@ def test_a_ddl_while_a_table_is_read_stops_no_other(
         assert (says in found[0].problem, bool(found[0].problem), found[0].rows) == (True, bool(says), 0 if says else 300)
         assert (found[1].equal, found[1].rows) == (True, 300)
         assert not list((tmp_path / run.settings.store / "verify").iterdir())
+
+
+def test_a_copy_that_is_behind_an_alter_is_waited_for(
+    any_server: Server, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that takes in the ALTER only when the comparison waits for it lacks a column before; it is not refused for that."""
+    fill(any_server, database, 300)
+    names = ["id", "n", "t"]
+
+    def read(table: TableSchema) -> Iterator[dict[str, Any]]:
+        with any_server.connect(database=database) as connection, connection.cursor() as cursor:
+            cursor.execute(f"SELECT {', '.join(names)} FROM t")
+            yield from [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    with (
+        running(any_server, include=(f"{database}.*",), state=str(tmp_path)) as run,
+        Consumer(run.settings.store, "copy") as consumer,
+    ):
+
+        def follow() -> None:
+            for batch in consumer:
+                names.extend(["more" for event in batch if event.type is EventType.ALTER])
+
+        with any_server.connect(database=database) as connection, connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE t ADD COLUMN more INT DEFAULT 5")
+        following, wait = threading.Thread(target=follow, daemon=True), Verification._wait
+
+        def waiting(self: Verification, behind: Callable[[], str], changes: ChangedRows) -> None:
+            if not following.ident:
+                following.start()
+            wait(self, behind, changes)
+
+        monkeypatch.setattr(Verification, "_wait", waiting)
+        found = verified(run, lambda *_: CalledCopy(read), database, subscription="copy")
+        consumer.stop()
+        following.join(30)
+    assert (found.problem, found.equal, found.rows, found.table.names) == ("", True, 300, ("id", "n", "t", "more"))
+
+
+@pytest.mark.parametrize("taken", [1, 3, 6, 7])
+def test_a_side_that_is_left_early_can_be_asked_again(
+    any_server: Server, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    """Closed in the middle of a SELECT, or at the end of one, the rows leave the connection free for the next question."""
+    monkeypatch.setattr(source_rows, "PIECE_BYTES", 1)
+    monkeypatch.setattr(prepared, "RECEIVE", 1 << 10)
+    hurried(monkeypatch)
+    with copied(any_server, database, tmp_path) as (run, _), closing(ServerCopy(run.settings, database, "copied")) as copy:
+        table = TableSchema(database, "t", (Column("id", "int"), Column("n", "int"), Column("t", "varchar")), (0,))
+        rows = copy.rows(table)
+        before = [row for _ in range(taken) for row in unpack_rows(next(rows))]
+        assert 0 < len(before) < 300
+        rows.close()
+        assert copy.rows_of(table, [[7]]) == [[7, 7, "row 7"]]
+        assert sum(len(unpack_rows(some)) for some in copy.rows(table)) == 300
 
 
 @contextmanager
@@ -463,13 +521,13 @@ def test_each_side_is_read_in_the_order_of_its_index(
     """Source and copy on a server are asked alike: a range of the index that the rows stand in, nothing converted, nothing sorted."""
     hurried(monkeypatch)
     asked: list[str] = []
-    read = SourceRows._read
+    ask = SourceRows._asked
 
     def noted(self: SourceRows, sql: str) -> Any:
         asked.append(sql)
-        return read(self, sql)
+        return ask(self, sql)
 
-    monkeypatch.setattr(SourceRows, "_read", noted)
+    monkeypatch.setattr(SourceRows, "_asked", noted)
     with copied(any_server, database, tmp_path) as (run, cursor):
         assert verified(run, lambda *_: ServerCopy(run.settings, database, "copied"), database).equal
         sides = [sorted(sql for sql in asked if f".`{name}`" in sql) for name in ("t", "copied")]
@@ -492,8 +550,8 @@ def test_a_copy_that_goes_while_it_is_read(
     with copied(any_server, database, tmp_path) as (run, cursor):
 
         def meanwhile(progress: VerifyProgress) -> None:
-            if progress.doing == "reading the copy" and progress.rows == 100:
-                cursor.execute("DROP TABLE copied")
+            if progress.copied == 100:
+                cursor.execute("DROP TABLE IF EXISTS copied")
 
         copies = lambda *_: ServerCopy(run.settings, database, "copied")  # noqa: E731
         assert "the copy cannot be read" in verified(run, copies, database, progress=meanwhile).problem
@@ -546,18 +604,20 @@ import json, os, sys
 from shmstore import producer
 from shmstore.consumer.copies.databases.target import database_target
 from shmstore.consumer.copies.reading.arrow_copies import parquet
-from shmstore.producer.verify import source_rows
+from shmstore.producer.verify import source_rows, verification
 from shmstore.producer.verify.verification import Verification
 settings, database, place, most = producer.Settings(**json.loads(sys.argv[1])), sys.argv[2], sys.argv[3], int(sys.argv[4])
 source_rows.FIRST_ROWS = source_rows.MOST_ROWS = 1000
+verification.SAVE = -1
 pieces = []
 def progress(done):
-    pieces.append(done)
+    if done.doing == "reading" and done.rows not in pieces:
+        pieces.append(done.rows)
     if len(pieces) == most:
         os.kill(os.getpid(), 9)
-with Verification(settings, lambda *_: parquet(place), subscription=None, progress=progress) as verification:
-    found = verification.verify(database, "t")
-print(json.dumps([found.rows, found.differences, [each.key for each in found.samples], sum(each.doing == "reading the source" for each in pieces)]))
+with Verification(settings, lambda *_: parquet(place), subscription=None, progress=progress) as comparing:
+    found = comparing.verify(database, "t")
+print(json.dumps([found.rows, found.differences, [each.key for each in found.samples], len(pieces)]))
 """
 
 
@@ -596,6 +656,7 @@ def test_after_kill_9_it_goes_on_where_it_was(mariadb: Server, database: str, tm
 def test_numbers_find_what_differs(tmp_path: Path, seed: int) -> None:
     """Sets of rows in several parts: exactly the keys of rows that are missing, other or doubled on one side, against a dictionary."""
     chance = random.Random(seed)
+    point = any_point()
     for number in range(50):
         ours = [(k, chance.randrange(3)) for k in range(chance.randrange(60))]
         theirs = [(k, chance.choice((v, v, v, 9))) for k, v in ours if chance.random() < 0.9] + [
@@ -606,12 +667,12 @@ def test_numbers_find_what_differs(tmp_path: Path, seed: int) -> None:
         chance.shuffle(theirs)
         sides = []
         for name, rows in (("a", ours), ("b", theirs)):
-            side = Digests(tmp_path / f"{number}{name}", 3)
+            side = Digests(tmp_path / f"{number}{name}", 3, point)
             for at in range(0, len(rows), 7):
                 side.add(rows[at : at + 7], (0,))
             sides.append(side)
         keys = {k for k, _ in [*ours, *theirs] if sorted(r for r in ours if r[0] == k) != sorted(r for r in theirs if r[0] == k)}
-        expected = sorted(numbers_of(key_bytes((k,), (0,)) for k in keys).tolist())
+        expected = sorted(numbers_of([key_bytes((k,), (0,)) for k in keys], point).tolist())
         assert differing(*sides).tolist() == expected
         for side in sides:
             side.close()
