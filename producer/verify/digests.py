@@ -6,7 +6,7 @@ danger: their rows' numbers differ, so that both are looked at by value.
 
 The number of some bytes is a polynomial modulo 2**61 - 1, at a point that is drawn at random for each comparison (Carter and Wegman's
 universal hashing): its first coefficient is how many bytes there are, the others are they, 7 at a time. Two different rows of n words
-are one number at n points at most, so by chance of n / 2**61, whatever the rows are; nobody can choose such rows who does not know the point.
+have one number at n points at most, so with a probability of n / 2**61, also where a client who does not know the point chose the rows.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class SourceRows:
         return Packed(pack(self._filters.apply(self._plan, [None, None, None, found], len(self.table.schema.columns))[3]))
 
     def _left(self, answer: SelectRows) -> None:
-        """Take in the rest of an answer that nobody wants, so that the session is free."""
+        """Take in the rest of an answer that was left before its end, so that the session is free."""
         try:
             while not self._come(answer, PIECE_BYTES):
                 answer.clear()

@@ -66,7 +66,7 @@ def test_words_of_ones_stay_within_their_bits() -> None:
 
 
 def test_rows_that_meet_at_one_point_differ_at_another() -> None:
-    """Who knows the point can make two rows of one number. It is drawn for each comparison, so that nobody does."""
+    """Who knows the point can make two rows of one number. It is drawn for each comparison, so that no client does."""
     point = any_point()
     one = b"\xc4\x0e" + bytes(range(14))  # a value of two words and two bytes
     first, second = int.from_bytes(one[:7], "little"), int.from_bytes(one[7:14], "little")
