@@ -291,7 +291,7 @@ class Pulsar:
         """The partition: by its number, or by the key as Pulsar's own clients do."""
         names = self._partitions(message.topic)
         if message.partition is not None:
-            return names[message.partition]
+            return names[message.partition % len(names)]  # as Canal does where a topic has fewer
         return names[(java_hash((message.key or b"").decode()) & 0x7FFFFFFF) % len(names)]
 
     def _wait(self, most: int) -> None:

@@ -13,7 +13,12 @@ PASSWORD: Final = "password"
 PASSWORD_HASH: Final = "clients-password-hash"
 QUEUE_PASSWORD: Final = "queue-password"
 #: The queues that Canal and we have, and the property that says where each is.
-QUEUES: Final = {"kafka": "kafka.bootstrap.servers", "rabbitmq": "rabbitmq.host", "rocketmq": "rocketmq.namesrv.addr"}
+QUEUES: Final = {
+    "kafka": "kafka.bootstrap.servers",
+    "pulsarmq": "pulsarmq.serverUrl",
+    "rabbitmq": "rabbitmq.host",
+    "rocketmq": "rocketmq.namesrv.addr",
+}
 #: The client id under which Canal sends into a queue.
 QUEUE_CLIENT: Final = 1001
 OPERATIONS: Final = ("insert", "update", "delete", "ddl", "query")
@@ -104,6 +109,8 @@ class Conversion:
             return
         if "brokers" not in queue:
             raise ValueError(f"canal.serverMode is {mode}, and {QUEUES[mode]} is not set")
+        if any(word.startswith("admin=") for word in queue.get("set", ())) and "partitions_num" in queue:
+            queue["new_partitions"] = queue["partitions_num"]  # without, Canal leaves topics to the broker
         queue.setdefault("format", "canal")
         queue |= {"store": self.store, "subscription": f"canal-{QUEUE_CLIENT}"}
 

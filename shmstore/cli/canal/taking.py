@@ -120,9 +120,16 @@ def mode(to: Conversion, value: str) -> str | None:
     if kind == "rocketmq":
         to.sections["queue"] |= {"kind": kind, "delivery": "at-least-once"}
         return "each change at least once, in the binlog's order"
-    if kind.startswith("pulsar"):
-        return "a queue in Pulsar is not converted: write [queue] with kind = pulsar, as its page shows (docs: Pulsar)"
-    return f"there is no queue of the kind {value}: read the store with canal's clients or `shmstore tail`, or send to Kafka, RabbitMQ or RocketMQ"
+    if kind == "pulsarmq":
+        to.sections["queue"] |= {"kind": "pulsar", "delivery": "at-least-once"}
+        return (
+            "each change at least once, as Canal sends it; where the broker deduplicates, leave out `delivery`, and each comes once; "
+            "needs `pip install 'shmstore[pulsar]'`"
+        )
+    return (
+        f"there is no queue of the kind {value}: read the store with canal's clients or `shmstore tail`, or send to Kafka, Pulsar, RabbitMQ "
+        "or RocketMQ"
+    )
 
 
 def without(to: Conversion, value: str) -> None:
@@ -483,6 +490,32 @@ def protocol(to: Conversion, value: str) -> None:
 def rabbit_host(to: Conversion, value: str) -> None:
     """Take where RabbitMQ is: HOST, or HOST:PORT."""
     to.put("queue", "brokers", value if re.search(r":\d+$", value) else f"{value}:5672")
+
+
+def pulsar_url(to: Conversion, value: str) -> None:
+    """Take where Pulsar's brokers are: pulsar://HOST:PORT,HOST:PORT, or pulsar+ssl://."""
+    scheme, sign, places = value.partition("://")
+    if not sign or scheme not in ("pulsar", "pulsar+ssl") or not places.strip("/"):
+        raise ValueError(f"{to.rule} is {value!r}; it must be pulsar://HOST:PORT or pulsar+ssl://HOST:PORT")
+    port = 6651 if scheme == "pulsar+ssl" else 6650
+    words = [word.strip() for word in places.rstrip("/").split(",")]
+    to.put("queue", "brokers", ",".join(word if re.search(r":\d+$", word) else f"{word}:{port}" for word in words))
+    if scheme == "pulsar+ssl":
+        to.put("queue", "tls", True)
+
+
+def pulsar_token(to: Conversion, value: str) -> str:
+    """Take the token that Pulsar is shown."""
+    to.put("queue", "user", "token")
+    return queue_password(to, value)
+
+
+def pulsar_prefix(to: Conversion, value: str) -> None:
+    """Take what Canal writes before the name of a topic: [persistent://]TENANT/NAMESPACE."""
+    name = value.removeprefix("persistent://").rstrip("/")
+    if not re.fullmatch(r"[\w=:.-]+/[\w=:.-]+", name, re.ASCII):
+        raise ValueError(f"{to.rule} is {value!r}; it must be persistent://TENANT/NAMESPACE")
+    to.add("queue", "set", f"namespace={name}")
 
 
 def name_servers(to: Conversion, value: str) -> None:

@@ -230,10 +230,32 @@ rabbitmq.host = rabbit"""
 
 
 def test_pulsar(tmp_path: Path) -> None:
-    """A queue in Pulsar is not converted, and the report names its page."""
-    made = converted(tmp_path, "", "canal.serverMode = pulsarMQ\npulsarmq.serverUrl = pulsar://p1:6650")
-    about = {outcome.name: outcome.text for outcome in made.outcomes}
-    assert all("docs: Pulsar" in about[name] for name in ("canal.serverMode", "pulsarmq.serverUrl")), about
+    """Canal's MQ mode with Pulsar: at least once, with its token, namespace and TLS; topics get partitions where Canal would make them."""
+    server = f"""canal.serverMode = pulsarMQ
+canal.mq.flatMessage = true
+pulsarmq.serverUrl = pulsar+ssl://p1,p2:7651
+pulsarmq.roleToken = {SECRET}
+pulsarmq.topicTenantPrefix = persistent://shop/changes/
+pulsarmq.ackTimeoutSeconds = 5
+rocketmq.namesrv.addr = n1:9876"""
+    made = converted(tmp_path, "canal.mq.topic=orders\ncanal.mq.partitionsNum=3", server)
+    queue = made.sections["queue"]
+    assert made.sections["serve"] == {}
+    assert made.secrets["queue-password"] == SECRET
+    assert (queue["kind"], queue["delivery"], queue["brokers"], queue["tls"]) == (
+        "pulsar",
+        "at-least-once",
+        "p1:6651,p2:7651",
+        True,
+    )
+    assert (queue["user"], queue["format"], queue["topic"], queue["partitions_num"]) == ("token", "canal", "orders", 3)
+    assert queue["set"] == ["namespace=shop/changes"]
+    assert "new_partitions" not in queue
+    assert {kinds(made)[name] for name in ("rocketmq.namesrv.addr", "pulsarmq.ackTimeoutSeconds")} == {"left out"}
+    assert SECRET not in files.report(made) + files.text_of_file(made, False)
+    made = converted(tmp_path, "canal.mq.partitionsNum=3", f"{server}\npulsarmq.adminServerUrl = http://p1:8080")
+    assert made.sections["queue"]["set"] == ["namespace=shop/changes", "admin=http://p1:8080"]
+    assert made.sections["queue"]["new_partitions"] == 3
 
 
 @pytest.mark.parametrize("druid", [False, True])
@@ -309,6 +331,12 @@ def test_environment_and_placeholders(tmp_path: Path) -> None:
         (
             "canal.serverMode=rocketmq\nrocketmq.namesrv.addr=",
             "canal.serverMode is rocketmq, and rocketmq.namesrv.addr is not set",
+        ),
+        ("canal.serverMode=pulsarMQ", "canal.serverMode is pulsarmq, and pulsarmq.serverUrl is not set"),
+        ("canal.serverMode=pulsarMQ\npulsarmq.serverUrl=http://p:8080", "it must be pulsar://HOST:PORT"),
+        (
+            "canal.serverMode=pulsarMQ\npulsarmq.serverUrl=pulsar://p\npulsarmq.topicTenantPrefix=non-persistent://a/b",
+            "it must be persistent://TENANT/NAMESPACE",
         ),
         ("a=\\u12", "instance.properties: line"),
         ("canal.instance.dbUsername=\\uD800", "come in pairs"),
