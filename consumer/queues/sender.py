@@ -106,6 +106,7 @@ class Sender:
                         self.counters.trouble, pause = "", FIRST_PAUSE
                 return
             except QueueUnreachable as error:
+                self._consumer.rollback()  # else the end of the consumer's block acks the batch that did not come in
                 self.counters.retries += 1
                 if str(error) != self.counters.trouble:
                     _log.warning("%s; trying again until it answers", error)

@@ -151,6 +151,26 @@ def test_messages_are_taken_early(log_store: EventStore, transactional: bool, fa
 
 
 @pytest.mark.parametrize("transactional", [True, False])
+def test_it_is_stopped_while_the_queue_is_away(log_store: EventStore, transactional: bool) -> None:
+    """The batch that did not come in is not acked: the next start sends it."""
+    log_store.put(transaction(0, inserts(1)))
+    broker = Broker(transactional=transactional)
+    with Consumer(log_store.name, "queue", timeout=0) as reader:
+
+        class Away(MemoryQueue):
+            def send(self, messages: Sequence[Message], mark: Mark) -> None:
+                sender.stop()
+                raise QueueUnreachable("memory is away")
+
+        sender = Sender(reader, Away(broker), MessageOptions(log_store.name))
+        sender.run()
+    assert log_store.subscriptions()[0].ack.sequence < log_store.newest
+    broker.kept.clear()  # what was taken early
+    sent(log_store, broker)
+    assert [json.loads(message.key or b"") for message in broker.of(f"{log_store.name}.shop.orders")] == [{"id": 1}]
+
+
+@pytest.mark.parametrize("transactional", [True, False])
 def test_the_log_has_it_first(log_store: EventStore, transactional: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store's log has a batch on disk before a reader of the queue can see any of it."""
     done, sync = [], Consumer.sync
