@@ -9,6 +9,7 @@ whichever thread the signal came (`signal.set_wakeup_fd`), and a thread reads th
 from __future__ import annotations
 
 import os
+import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -20,14 +21,17 @@ _END: Final = b"\0"  # no signal has this number
 
 
 @contextmanager
-def on_signal(stop: Callable[[], None], reload: Callable[[], None] | None = None) -> Iterator[list[int]]:
+def on_signal(
+    stop: Callable[[], None], reload: Callable[[], None] | None = None, *, patience: float | None = None
+) -> Iterator[list[int]]:
     """Call `stop`, in a thread, on SIGTERM, Ctrl-C, and SIGHUP unless that is ignored, as by nohup; a second Ctrl-C interrupts at once. With `reload`
-    SIGHUP calls that instead.
+    SIGHUP calls that instead. A block that has not ended `patience` seconds after `stop` is interrupted too: it may wait for another host.
 
     Yields the list of the signals that ended the command. A command says that it is ready inside the block: its reader may send a signal at once.
     """
     came: list[int] = []
     interrupts = 0
+    over = False
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal interrupts
@@ -36,20 +40,34 @@ def on_signal(stop: Callable[[], None], reload: Callable[[], None] | None = None
             raise KeyboardInterrupt
 
     def work() -> None:
+        nonlocal interrupts
+        left: float | None = None  # seconds until the block is interrupted
+        own = False  # whether the next Ctrl-C is this thread's
         while True:
+            readable, _, _ = select.select([reading], [], [], left)
+            if not readable:
+                left = None
+                if not over:
+                    interrupts, own = 1, True
+                    signal.pthread_kill(main, signal.SIGINT)
+                continue
             numbers = os.read(reading, 512)
             for number in numbers.rstrip(_END):
-                if number == signal.SIGHUP and reload is not None:
+                if number == signal.SIGINT and own:
+                    own = False
+                elif number == signal.SIGHUP and reload is not None:
                     reload()
                 elif number in handled:
                     came.append(number)
                     stop()
+                    left = patience
             if numbers.endswith(_END):
                 return
 
     handled = [signal.SIGINT, signal.SIGTERM]
     if reload is not None or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         handled.append(signal.SIGHUP)
+    main = threading.get_ident()
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     thread = threading.Thread(target=work, name="signals", daemon=True)
@@ -59,6 +77,7 @@ def on_signal(stop: Callable[[], None], reload: Callable[[], None] | None = None
     try:
         yield came
     finally:
+        over = True
         for number, handler in before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(woken)

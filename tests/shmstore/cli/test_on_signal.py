@@ -92,6 +92,23 @@ print("ended")
 """
 
 
+# A block that waits for a host that answers nothing, in C code, and does not look whether it is stopped.
+WITHOUT_AN_END = """
+import os, signal, socket, sys
+from shmstore.cli.signals import ended, on_signal
+
+ours, theirs = socket.socketpair()
+number = getattr(signal, sys.argv[1])
+try:
+    with on_signal(lambda: None, patience=0.05) as came:
+        os.kill(os.getpid(), number)
+        ours.recv(1)
+except KeyboardInterrupt:
+    assert came == [number], came
+    print("ended")
+"""
+
+
 # A program of a user's, whose own handler stops a consumer, also while it does so.
 A_CONSUMER = """
 import os, random, signal, sys, threading
@@ -139,6 +156,12 @@ def test_signals_at_any_bytecode(seed: int) -> None:
 def test_a_signal_that_comes_to_another_thread(name: str) -> None:
     """The main thread may wait without a limit: the thread that reads the signals ends its wait."""
     assert outcome(TO_ANOTHER_THREAD, name) == (0, "ended\n", "")
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_a_block_that_does_not_end(name: str) -> None:
+    """It is interrupted when its time is over, as by a second Ctrl-C, and only the signal that came is in the list."""
+    assert outcome(WITHOUT_AN_END, name) == (0, "ended\n", "")
 
 
 def test_a_burst() -> None:
