@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What runs long in one file begins first, so that several processes end at about the same time."""
-    long = {"test_versions.py", "test_iceberg.py", "test_kill_each_line.py", "test_kafka.py", "test_demo.py"}
+    long = {"test_versions.py", "test_iceberg.py", "test_kill_each_line.py", "test_kafka.py", "test_kills.py", "test_demo.py"}
     items.sort(key=lambda item: item.path.name not in long)
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from shmstore.consumer.queues.connecting import ANSWER_SECONDS
+from shmstore.consumer.queues.connecting import ANSWER_SECONDS, named
 from shmstore.consumer.queues.kafka_readers import Readers, hiding
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
 
@@ -59,6 +59,7 @@ _PASSING: Final = frozenset(
         KafkaError.UNKNOWN_TOPIC_OR_PART,
     )
 )
+_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[\w.-]{1,249}", re.ASCII)
 _FENCED: Final = frozenset((KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH))
 _TOO_LARGE: Final = frozenset((KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE))
 _OURS: Final = (
@@ -318,6 +319,7 @@ class Kafka:
         producer, admin = self._producer, self._admin
         if producer is None or admin is None:
             raise QueueUnreachable("Kafka is not open")
+        named(topic, "Kafka", _NAME, "249 letters, digits, ., _ and -")
         until = time.monotonic() + ANSWER_SECONDS
         made = False
         while True:
@@ -527,6 +529,10 @@ class Kafka:
         if code in _FENCED:
             return QueueRefused(
                 f"another instance sends {self._reader!r} now, and Kafka fenced this one: let one of them run, or give each a subscription of its own"
+            )
+        if code == KafkaError._SSL:
+            return QueueRefused(
+                f"Kafka at {self._brokers} {trouble}: {why}; check the --tls options, and that the port speaks TLS"
             )
         if code in _REFUSED:
             return QueueRefused(

@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from ssl import SSLContext
 from typing import Final
 
-from shmstore.consumer.queues.connecting import tls_context
+from shmstore.consumer.queues.connecting import hosts, tls_context
 from shmstore.consumer.queues.queue import Queue
 from shmstore.errors import did_you_mean, install
 
@@ -57,6 +57,7 @@ def kafka(connection: QueueConnection) -> Queue:
     """A Kafka cluster. Raises ModuleNotFoundError without confluent-kafka, ValueError for what cannot be a setting."""
     with _needed("Kafka needs confluent-kafka", "kafka"):
         from shmstore.consumer.queues.kafka import PROGRESS, Kafka
+    hosts(connection.address, "Kafka", 9092)  # librdkafka takes anything, and says later that nothing answers
     login: dict[str, str] = {}
     if connection.user:
         mechanism = connection.mechanism or "SCRAM-SHA-512"

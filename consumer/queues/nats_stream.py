@@ -20,6 +20,7 @@ import json
 import re
 import ssl
 import threading
+import time
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
@@ -30,9 +31,10 @@ from typing import Any, Final, TypeVar
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.api import RetentionPolicy, StorageType, StreamConfig
-from nats.js.errors import APIError, NotFoundError
+from nats.js.client import JetStreamContext
+from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
-from shmstore.consumer.queues.connecting import ANSWER_SECONDS, checked, fenced, hosts, numbered
+from shmstore.consumer.queues.connecting import ANSWER_SECONDS, checked, fenced, hosts, named, numbered
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
 from shmstore.stored_json import parse_json
 
@@ -42,6 +44,8 @@ WINDOW: Final = 500  # messages of which the last is waited for: the server hold
 _ID, _AFTER, _AFTER_SEQUENCE = "Nats-Msg-Id", "Nats-Expected-Last-Msg-Id", "Nats-Expected-Last-Sequence"
 _WRONG_END: Final = (10070, 10071)  # the server's numbers of the error that the stream ends with another message
 _NO_RIGHTS: Final = ("authorization", "permissions violation", "authentication", "not enabled for account", "account")
+_AGAIN_SECONDS: Final = 2.0  # after which a question is asked again
+_NAME: Final = re.compile(r"[^\s*>\x00-\x1f\x7f]{1,255}")
 _T = TypeVar("_T")
 
 
@@ -130,7 +134,8 @@ class NatsStream:
             raise QueueRefused(
                 f"NATS at {self._address} speaks no TLS, which is asked for: turn it on in the server, or leave out the --tls options"
             ) from error
-        self._jetstream = self._client.jetstream(timeout=ANSWER_SECONDS)
+        self._said = ""  # what one of several servers said
+        self._jetstream = _JetStream(self._client, timeout=ANSWER_SECONDS)
         config = (await self._stream_there()).config
         self._check(config)
         await self._bind(config, {self._progress})
@@ -183,7 +188,7 @@ class NatsStream:
         self._mark, self._part, after, self._last = b"", [], 0, state.last_seq
         try:
             found = await self._jetstream.get_last_msg(self._stream, self._progress)
-            after, self._mark = found.seq, found.data or b""
+            after, self._mark = found.seq or 0, found.data or b""
             self._part = [(int(first), int(last)) for first, last in parse_json(_header(found, "shmstore.part", "[]").encode())]
         except NotFoundError:
             if state.first_seq > 1:
@@ -358,6 +363,24 @@ class _Client(Client):
         await super()._process_info(info, initial_connection)
 
 
+class _JetStream(JetStreamContext):
+    """Asks again until there is an answer: in a cluster servers drop questions about a stream while it has no leader. No question changes anything
+    the second time."""
+
+    async def _api_request(self, req_subject: str, req: bytes = b"", timeout: float = ANSWER_SECONDS) -> dict[str, Any]:
+        until = time.monotonic() + timeout
+        while True:
+            try:
+                return await super()._api_request(req_subject, req, timeout=_AGAIN_SECONDS)
+            except TimeoutError:
+                if time.monotonic() >= until:
+                    raise
+            except ServiceUnavailableError as error:
+                if error.err_code is None or time.monotonic() >= until:  # it has no JetStream
+                    raise
+                await asyncio.sleep(0.2)
+
+
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     """Run until `close`; what did not end by then is canceled: a link whose TLS failed never tells nats-py that it closed."""
     loop.run_forever()
@@ -370,8 +393,8 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _subject(topic: str) -> str:
-    """A topic as a subject, which has no empty words."""
-    return ".".join(word or "_" for word in topic.split("."))
+    """A topic as a subject, which has no empty words. Raises `QueueRefused` for one that cannot be."""
+    return named(".".join(word or "_" for word in topic.split(".")), "NATS", _NAME, "255 characters, but no spaces, * and >")
 
 
 def _matches(pattern: str, subject: str) -> bool:

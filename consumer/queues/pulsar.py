@@ -30,7 +30,7 @@ import pulsar
 from pulsar.exceptions import PulsarException
 
 from shmstore.consumer.queues.canal_routing import java_hash
-from shmstore.consumer.queues.connecting import ANSWER_SECONDS, checked, hosts
+from shmstore.consumer.queues.connecting import ANSWER_SECONDS, checked, hosts, named
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
 
 PROGRESS: Final = "shmstore-progress"
@@ -39,6 +39,7 @@ WINDOW: Final = 5000  # messages that the broker did not answer yet
 ANSWER_MS: Final = 10_000  # for one call of the client, which nothing interrupts
 PLACES: Final = 24  # bits of an id for the place in an event
 _REFUSED: Final = ("Authentication", "Authorization", "NotAllowed", "TopicNotFound", "TopicTerminated", "InvalidTopicName")
+_NAME: Final = re.compile(r"(non-)?persistent://[\w=:.-]+/[\w=:.-]+/[^/\x00-\x1f\x7f]+", re.ASCII)
 _FENCING: Final = pulsar.ProducerAccessMode.ExclusiveWithFencing  # ends a former one, which may still be connected
 _COMPRESSION: Final = {"": "NONE", "none": "NONE", "gzip": "ZLib", "snappy": "SNAPPY", "lz4": "LZ4", "zstd": "ZSTD"}
 
@@ -83,6 +84,7 @@ class Pulsar:
             "service_url": f"pulsar{'+ssl' * tls}://"
             + ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in hosts(address, "Pulsar")),
             "operation_timeout_seconds": ANSWER_MS // 1000,
+            "connection_timeout_ms": ANSWER_MS,
             "stats_interval_in_seconds": 0,
             "tls_trust_certs_file_path": tls_ca or None,
             "tls_validate_hostname": True,
@@ -220,7 +222,8 @@ class Pulsar:
             raise QueueUnreachable(f"Pulsar at {self._admin} does not answer: {error}") from error
 
     def _full(self, topic: str) -> str:
-        return topic if "://" in topic else f"persistent://{self._namespace}/{topic}"
+        full = topic if "://" in topic else f"persistent://{self._namespace}/{topic}"
+        return named(full, "Pulsar", _NAME, "a name without / and line ends, or persistent://TENANT/NAMESPACE/NAME")
 
     def _producer(self, name: str) -> tuple[Any, int]:
         """The producer of a partition, and the highest id that the broker has of it."""

@@ -21,14 +21,17 @@ from typing import Any, Final
 import pika
 from pika.exceptions import AMQPError, ProbableAccessDeniedError, ProbableAuthenticationError
 
-from shmstore.consumer.queues.connecting import ANSWER_SECONDS, checked, hosts, numbered
+from shmstore.consumer.queues.connecting import ANSWER_SECONDS, checked, hosts, named, numbered
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
 
 WINDOW: Final = 2000  # messages that are not confirmed yet
 CLOSE_SECONDS: Final = 2.0  # for the server to answer that the connection closes
 _REFUSED: Final = (403, 404, 405, 406, 530)  # AMQP's numbers of what does not change when it is tried again
+_NAME: Final = re.compile(r"(?=.*\S)[^\x00-\x1f\x7f]{1,255}")
 _LARGE: Final = re.compile(r"message size (\d+)")
-logging.getLogger("pika").addHandler(logging.NullHandler())  # what matters of its lines comes as an error too
+_lines = logging.getLogger("pika")  # what matters of them comes as an error too
+_lines.addHandler(logging.NullHandler())
+_lines.propagate = False
 
 
 class RabbitMQ:
@@ -73,7 +76,8 @@ class RabbitMQ:
         self._connection: Any = None  # pika has no types
         self._channel: Any = None
         self._error: Exception | None = None  # why the connection or the channel closed, or what was returned
-        self._queues: set[str] = set()  # that are there
+        self._blocked = ""  # why the server takes nothing now
+        self._queues: set[str] = set()  # that are there, and routing keys that can be
         self._tag = self._progress = 0  # number of the last message of the channel; confirmations that came
         self._unconfirmed: dict[int, None] = {}  # numbers of messages, in order
         self._waiting: Iterator[tuple[str, bytes, Any]] = iter(())  # what is to be published
@@ -96,7 +100,7 @@ class RabbitMQ:
         return None
 
     def _connect(self, place: pika.ConnectionParameters) -> None:
-        self._error, self._tag = None, 0
+        self._error, self._blocked, self._tag = None, "", 0
         self._unconfirmed.clear()
         self._connection = pika.SelectConnection(
             place, on_open_callback=self._opened, on_open_error_callback=self._closed, on_close_callback=self._closed
@@ -104,6 +108,8 @@ class RabbitMQ:
         self._wait("open a connection")
 
     def _opened(self, connection: Any) -> None:
+        connection.add_on_connection_blocked_callback(self._blocks)
+        connection.add_on_connection_unblocked_callback(self._blocks)
         connection.channel(on_open_callback=self._channel_opened)
 
     def _channel_opened(self, channel: Any) -> None:
@@ -126,7 +132,8 @@ class RabbitMQ:
         def look() -> None:
             nonlocal seen
             if seen == self._progress:  # nothing was confirmed since the last look
-                self._error = QueueUnreachable(f"RabbitMQ at {self._address} did not {what} in {ANSWER_SECONDS:.0f} s")
+                why = self._blocked and f": {self._blocked}; free memory or disk space of the server"
+                self._error = QueueUnreachable(f"RabbitMQ at {self._address} did not {what} in {ANSWER_SECONDS:.0f} s{why}")
                 loop.stop()
                 return
             seen = self._progress
@@ -138,6 +145,9 @@ class RabbitMQ:
         if self._error is not None:
             raise self._raised(self._error)
 
+    def _blocks(self, connection: Any, frame: Any) -> None:
+        self._blocked = getattr(frame.method, "reason", "")
+
     def _done(self, *_: object) -> None:
         self._connection.ioloop.stop()
 
@@ -146,10 +156,13 @@ class RabbitMQ:
         self._connection.ioloop.stop()
 
     def _returned(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        self._error = QueueRefused(
-            f"RabbitMQ at {self._address} has no queue for {method.routing_key!r}"
-            f"{f' at exchange {method.exchange!r}: bind one' if method.exchange else ': create it, or leave out --no-create-topics'}"
-        )
+        if self._create:
+            self._error = QueueUnreachable(f"RabbitMQ at {self._address}: queue {method.routing_key!r} was deleted")
+        else:
+            self._error = QueueRefused(
+                f"RabbitMQ at {self._address} has no queue for {method.routing_key!r}"
+                f"{f' at exchange {method.exchange!r}: bind one' if method.exchange else ': create it, or leave out --no-create-topics'}"
+            )
         self._connection.ioloop.stop()
 
     # ---------------------------------------------------------------- send
@@ -160,9 +173,11 @@ class RabbitMQ:
             raise QueueUnreachable(f"RabbitMQ at {self._address} is not open")
         try:
             made = [(numbered(message.topic, message, self._partitions), message) for message in messages]
-            for name in sorted({key for key, _ in made} - self._queues) if self._create else ():
-                self._channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"}, callback=self._done)
-                self._wait(f"declare queue {name}")
+            for name in sorted({key for key, _ in made} - self._queues):
+                named(name, "RabbitMQ", _NAME, "characters that print, of 255 bytes")
+                if self._create:
+                    self._channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"}, callback=self._done)
+                    self._wait(f"declare queue {name}")
                 self._queues.add(name)
             if made:
                 self._publish(made, mark.epoch)

@@ -43,6 +43,8 @@ PROGRESS: Final = "shmstore-progress"
 LARGEST: Final = 512 << 20  # bytes of a value, where the server does not say it
 
 _UNREACHABLE: Final = (ConnectionError, TimeoutError, BusyLoadingError, OutOfMemoryError, ReadOnlyError)
+# What passes: a disk that is full, replicas that are away, a script that runs.
+_PASSING: Final = ("MISCONF", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "BUSY ")
 _REFUSED: Final = (AuthenticationError, AuthorizationError, NoPermissionError)
 
 
@@ -141,8 +143,7 @@ class RedisStreams:
     def _send(self, client: Any, messages: Sequence[Message], mark: bytes) -> None:
         with client.pipeline() as batch:
             batch.watch(self._counter)  # before it is read: where it changes from here on, `execute` does nothing
-            if int(batch.get(self._counter) or 0) != self._instance:
-                raise fenced(self._reader)
+            self._look_whose(int(batch.get(self._counter) or 0))
             added = [(numbered(message.topic, message, self._partitions, ":"), message) for message in messages]
             for stream in {stream for stream, _ in added} - self._streams:
                 # The one error that MULTI does not find before it begins, and then leaves the rest of the batch in.
@@ -156,13 +157,19 @@ class RedisStreams:
             try:
                 batch.execute()
             except WatchError as error:  # another instance was opened; or redis-py's word for a link that was lost in between
-                if int(client.get(self._counter) or 0) != self._instance:
-                    raise fenced(self._reader) from None
+                self._look_whose(int(client.get(self._counter) or 0))
                 raise ConnectionError(str(error)) from error
             except ResponseError as error:
                 if not isinstance(error, (*_UNREACHABLE, *_REFUSED, ExecAbortError)):
                     self._go_back(client)
                 raise
+
+    def _look_whose(self, count: int) -> None:
+        """Raise unless this instance is the one that was opened last."""
+        if count > self._instance:
+            raise fenced(self._reader)
+        if count < self._instance:
+            raise QueueUnreachable(f"Redis at {self._address} lost what it had last, as a replica that was promoted")
 
     def _go_back(self, client: Any) -> None:
         """Take the mark back: a part of the batch is not in, since a process put another kind of value where a stream was. All of it comes again."""
@@ -189,7 +196,11 @@ class RedisStreams:
             return self._refused(
                 f"{why}; the user needs XADD and TYPE on the streams, and INCR, GET, WATCH, HGET and HSET on {self._progress}*"
             )
-        if isinstance(error, _UNREACHABLE) or not isinstance(error, ResponseError):
+        if isinstance(error, ReadOnlyError):
+            return QueueUnreachable(
+                f"Redis at {self._address} is a replica, which takes no writes: give the address of the primary, or promote it"
+            )
+        if isinstance(error, _UNREACHABLE) or not isinstance(error, ResponseError) or any(word in why for word in _PASSING):
             return QueueUnreachable(f"Redis at {self._address} does not answer: {why}")
         if "CROSSSLOT" in why or "MOVED" in why:
             return self._refused(

@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from shmstore.consumer.queues.connecting import ANSWER_SECONDS, checked, hosts
+from shmstore.consumer.queues.connecting import ANSWER_SECONDS, checked, hosts, named
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
 
 QUEUES: Final = 4  # of a new topic at each broker, as RocketMQ's own producers make it
@@ -124,9 +124,10 @@ class RocketMQ:
         if name not in self._now:
             places = self._route(name)
             if not places:
-                self._make(name)
+                made = self._make(name)
                 until = time.monotonic() + KNOWN_SECONDS
-                while not (places := self._route(name)):
+                # Brokers tell the name server one after the other: with the queues of the first alone each key would move at the next start.
+                while not (places := self._route(name)) or made - {place.broker for place in places}:
                     if time.monotonic() > until:
                         raise self._unreachable(
                             f"a broker has topic {name}, and the name server knows no queue of it that can be written"
@@ -157,22 +158,26 @@ class RocketMQ:
                     found += [_Place(data["brokerName"], number, address) for number in range(data["writeQueueNums"])]
         return found
 
-    def _make(self, name: str) -> None:
-        """Make a topic at each broker, unless one has it: it may have more queues, and a name server forgets it with its broker for a while."""
+    def _make(self, name: str) -> set[str]:
+        """Make a topic at each broker, unless one has it: it may have more queues, and a name server forgets it with its broker for a while.
+
+        Returns the brokers that made it.
+        """
         cluster = _json(self._checked(self._ask(self._names_at(), _CLUSTER, {}), "list the cluster").body)
         with _understood():
-            addresses = [data["brokerAddrs"].get("0") for data in cluster["brokerAddrTable"].values()]
-            brokers = [hosts(address, "RocketMQ")[0] for address in addresses if address]
+            addresses = {broker: data["brokerAddrs"].get("0") for broker, data in cluster["brokerAddrTable"].items()}
+            brokers = {broker: hosts(address, "RocketMQ")[0] for broker, address in addresses.items() if address}
         if not brokers:
             raise self._unreachable("no broker is there")
-        if any(self._has(broker, name) for broker in brokers):
-            return
+        if any(self._has(place, name) for place in brokers.values()):
+            return set()
         if not self._create:
             raise QueueRefused(f"RocketMQ at {self._address} has no topic {name}: create it, or leave out --no-create-topics")
         wanted = {"topic": name, "defaultTopic": "TBW102", "readQueueNums": self._new, "writeQueueNums": self._new, "perm": 6}
         wanted |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
-        for broker in brokers:
-            self._checked(self._ask(broker, _CREATE_TOPIC, wanted), f"create topic {name}")
+        for place in brokers.values():
+            self._checked(self._ask(place, _CREATE_TOPIC, wanted), f"create topic {name}")
+        return set(brokers)
 
     def _has(self, broker: tuple[str, int], name: str) -> bool:
         """Whether a broker has a topic."""
@@ -349,12 +354,7 @@ def _json(text: bytes) -> Any:
 
 def _named(topic: str) -> str:
     """RocketMQ's name for it. Raises `QueueRefused` for one that cannot be."""
-    name = topic.replace(".", "_")
-    if not _NAME.fullmatch(name):
-        raise QueueRefused(
-            f"topic {name!r} cannot be one of RocketMQ, which takes 127 letters, digits, _ and -: give another --topic"
-        )
-    return name
+    return named(topic.replace(".", "_"), "RocketMQ", _NAME, "127 letters, digits, _ and -")
 
 
 def _encoded(messages: Iterable[Message], epoch: int, tag: str) -> Iterator[_Made]:

@@ -16,7 +16,7 @@ import logging
 import os
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -59,7 +59,8 @@ class Sender:
     """Sends what `consumer` reads into `queue`.
 
     `oversized` says what becomes of a message that the queue does not take: "stop" raises `MessageTooLarge`; "skip" leaves it out with a warning;
-    "truncate" shortens its longest texts; "claim-check" puts it into a file of `folder`, and a message with its name in its place.
+    "truncate" shortens its longest texts; "claim-check" puts it into a file of `folder`, and a message with its name in its place. `look` returns what to
+    do where a queue that never answered does not answer.
 
     `run` returns after `stop`, or at the end of a consumer with a time-out; it raises `QueueRefused`, `MessageTooLarge`, `StoreError`, and
     `PositionNotFound` where the mark is of a store that this one does not continue.
@@ -73,6 +74,7 @@ class Sender:
         *,
         oversized: str = "stop",
         folder: str | os.PathLike[str] = "",
+        look: Callable[[], str] = lambda: "",
     ) -> None:
         if oversized not in OVERSIZED:
             raise ValueError(f"oversized {oversized!r} is unknown; give one of {', '.join(OVERSIZED)}")
@@ -82,8 +84,9 @@ class Sender:
         self._consumer, self._queue, self._options = consumer, queue, options
         self._early = queue if isinstance(queue, EarlyQueue) else None
         self._messages = Messages(options, queue.partitions)
-        self._oversized, self._folder = oversized, Path(folder)
+        self._oversized, self._folder, self._look = oversized, Path(folder), look
         self._stopped = threading.Event()
+        self._opened = False
         self._gtids = self._inside = ""  # executed, and the transaction of which the queue has a part
         self._place: ReaderPlace | None = None  # of what is in the queue from another store
         self._first: tuple[int, int] | None = None  # epoch and sequence of the first event that was sent
@@ -98,7 +101,9 @@ class Sender:
         pause = FIRST_PAUSE
         while not self._stopped.is_set():
             try:
-                self._go_to(self._queue.open())
+                mark = self._queue.open()
+                self._opened = True
+                self._go_to(mark)
                 for batch in self._consumer:
                     self._send(batch)
                     if self.counters.trouble:
@@ -109,7 +114,8 @@ class Sender:
                 self._consumer.rollback()  # else the end of the consumer's block acks the batch that did not come in
                 self.counters.retries += 1
                 if str(error) != self.counters.trouble:
-                    _log.warning("%s; trying again until it answers", error)
+                    hint = "" if self._opened or self._stopped.is_set() else self._look()
+                    _log.warning("%s%s; trying again until it answers", error, hint and f"; {hint}")
                 self.counters.trouble = str(error)
                 self._messages = Messages(self._options, self._queue.partitions)  # what is read comes again, in order
                 self._stopped.wait(pause * random.uniform(0.5, 1))

@@ -2,9 +2,11 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.util.ArrayList;
 import java.util.Base64;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import java.util.Set;
 
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
@@ -22,8 +24,8 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 /**
  * RocketMQ's own consumer and admin client. Does what each line of stdin says, and answers with lines, the last of which is END.
  *
- * read TOPIC: for each message its queue, id, body, and properties, in base64. topic NAME QUEUES: makes it, or changes it. register: has the broker
- * tell the name server of itself. user NAME PASSWORD: one without rights.
+ * read TOPIC: for each message its queue, id, body, and properties, in base64. topic BROKER NAME QUEUES: makes it, or changes it. register BROKER: has
+ * the broker, which is an address, tell the name server of itself. user BROKER NAME PASSWORD: one without rights.
  */
 public class RocketTools {
     public static void main(String[] words) throws Exception {
@@ -33,8 +35,7 @@ public class RocketTools {
             System.exit(1);
         });
         String names = words[0];
-        String broker = words[1];
-        AclClientRPCHook login = words.length > 2 ? new AclClientRPCHook(new SessionCredentials(words[2], words[3])) : null;
+        AclClientRPCHook login = words.length > 1 ? new AclClientRPCHook(new SessionCredentials(words[1], words[2])) : null;
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("reading", login);
         consumer.setNamesrvAddr(names);
         consumer.start();
@@ -44,21 +45,25 @@ public class RocketTools {
         DefaultMQProducer producer = new DefaultMQProducer("behind", login);
         producer.setNamesrvAddr(names);
         producer.start();
+        Set<String> known = new HashSet<>();
         BufferedReader asked = new BufferedReader(new InputStreamReader(System.in));
         for (String line = asked.readLine(); line != null; line = asked.readLine()) {
             String[] what = line.split(" ");
             if (what[0].equals("read")) {
-                all(admin, broker, producer, consumer);
+                all(producer, consumer);
                 read(consumer, what[1]);
             } else if (what[0].equals("topic")) {
-                int queues = Integer.parseInt(what[2]);
-                admin.createAndUpdateTopicConfig(broker, new TopicConfig(what[1], queues, queues));
+                int queues = Integer.parseInt(what[3]);
+                admin.createAndUpdateTopicConfig(what[1], new TopicConfig(what[2], queues, queues));
             } else if (what[0].equals("register")) {
                 Properties changed = new Properties();
                 changed.setProperty("brokerPermission", "6");
-                admin.updateBrokerConfig(broker, changed);
+                admin.updateBrokerConfig(what[1], changed);
+                if (known.add(what[1])) {
+                    admin.createAndUpdateTopicConfig(what[1], new TopicConfig("behind", 1, 1));
+                }
             } else {
-                admin.createUser(broker, what[1], what[2], "Normal");
+                admin.createUser(what[1], what[2], what[3], "Normal");
             }
             System.out.println("END");
             System.out.flush();
@@ -66,12 +71,14 @@ public class RocketTools {
         System.exit(0);
     }
 
-    /** Waits until the queues have all that was sent: the broker answers a sender before, and fills them in the order of its log. */
-    private static void all(DefaultMQAdminExt admin, String broker, DefaultMQProducer producer, DefaultMQPullConsumer consumer) throws Exception {
-        admin.createAndUpdateTopicConfig(broker, new TopicConfig("behind", 1, 1));
-        SendResult behind = producer.send(new Message("behind", new byte[] {1}));
-        while (consumer.maxOffset(behind.getMessageQueue()) <= behind.getQueueOffset()) {
-            Thread.sleep(5);
+    /** Waits until the queues have all that was sent: a broker answers a sender before, and fills them in the order of its log. */
+    private static void all(DefaultMQProducer producer, DefaultMQPullConsumer consumer) throws Exception {
+        producer.getDefaultMQProducerImpl().getMqClientFactory().updateTopicRouteInfoFromNameServer("behind"); // a broker came back
+        for (MessageQueue queue : producer.fetchPublishMessageQueues("behind")) {
+            SendResult behind = producer.send(new Message("behind", new byte[] {1}), queue);
+            while (consumer.maxOffset(queue) <= behind.getQueueOffset()) {
+                Thread.sleep(5);
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-"""A Kafka broker of the newest kind (KRaft: no ZooKeeper) on 127.0.0.1. Its jars come from Maven Central through `mvn`, once, into the cache folder."""
+"""Kafka brokers of the newest kind (KRaft: no ZooKeeper) on 127.0.0.1. Their jars come from Maven Central through `mvn`, once, into the cache folder."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.servers.process import START_SECONDS
 VERSION = "4.4.0"
 SOON = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # a start takes half the CPU; what is measured does without
 _PROPERTIES = """process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id={node}
+controller.quorum.voters={voters}
 listeners={protocol}://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners={protocol}://127.0.0.1:{port}
 inter.broker.listener.name={protocol}
@@ -49,7 +49,10 @@ def jars() -> Path:
 
 
 class Broker:
-    """A broker with its log in `folder`, from `start` to `stop`, and again. `options` are more of its properties."""
+    """A broker with its log in `folder`, from `start` to `stop`, and again. `options` are more of its properties.
+
+    `controllers` are the ports on which the cluster's brokers speak among themselves, and `node` is the number of this one, from 1.
+    """
 
     def __init__(
         self,
@@ -58,12 +61,22 @@ class Broker:
         options: Mapping[str, str] | None = None,
         scram: str = "",
         java: Sequence[str] = SOON,
+        node: int = 1,
+        controllers: Sequence[int] = (),
     ) -> None:
         self.folder, self._java = folder, ["java", "-Xmx512m", *java, "-cp", f"{jars()}/*"]
+        controllers = controllers or (free_port(),)
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self._settings = folder / "server.properties"
-        text = _PROPERTIES.format(folder=folder, port=self.port, controller=free_port(), protocol=protocol)
+        text = _PROPERTIES.format(
+            folder=folder,
+            port=self.port,
+            protocol=protocol,
+            node=node,
+            controller=controllers[node - 1],
+            voters=",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers, 1)),
+        )
         for name in options or {}:
             text = re.sub(rf"(?m)^{re.escape(name)}=.*\n", "", text)
         more = "".join(f"{name}={value}\n" for name, value in (options or {}).items())
@@ -77,18 +90,27 @@ class Broker:
 
     def start(self) -> None:
         """Start it, and wait until it answers: it listens last."""
-        log = self.folder / "broker.log"
-        with log.open("ab") as out:
+        self.begin()
+        self.wait()
+
+    def begin(self) -> None:
+        """Start it. One of several answers only when others of them run."""
+        with (self.folder / "broker.log").open("ab") as out:
             self.process = subprocess.Popen(
                 [*self._java, "kafka.Kafka", str(self._settings)], stdout=out, stderr=subprocess.STDOUT
             )
+
+    def wait(self) -> None:
+        """Wait until it answers."""
+        assert self.process is not None
         until = time.monotonic() + START_SECONDS
         while not self._answers():
             ended = self.process.poll()
             if ended is not None or time.monotonic() > until:
                 self.stop()
                 why = f"no answer in {START_SECONDS:.0f} s" if ended is None else f"it ended with {ended}"
-                raise ServerUnavailable(f"Kafka does not start here, {why}: {log.read_text()[-1000:]}")
+                said = (self.folder / "broker.log").read_text()[-1000:]
+                raise ServerUnavailable(f"Kafka does not start here, {why}: {said}")
             time.sleep(0.05)
 
     def _answers(self) -> bool:
@@ -132,3 +154,31 @@ def kafka(
             yield broker
         finally:
             broker.stop()
+
+
+@contextmanager
+def kafka_cluster(count: int = 3, options: Mapping[str, str] | None = None) -> Iterator[list[Broker]]:
+    """Brokers that keep each message on all of them, and take one when two of three have it, while the block runs."""
+    safe, majority = str(count), str(count // 2 + 1)
+    kept = {
+        "default.replication.factor": safe,
+        "min.insync.replicas": majority,
+        "offsets.topic.replication.factor": safe,
+        "transaction.state.log.replication.factor": safe,
+        "transaction.state.log.min.isr": majority,
+    }
+    with tempfile.TemporaryDirectory(prefix="shmstore-kafka-") as folder:
+        controllers = [free_port() for _ in range(count)]
+        brokers = []
+        for node in range(1, count + 1):
+            (own := Path(folder, str(node))).mkdir()
+            brokers.append(Broker(own, options={**kept, **(options or {})}, node=node, controllers=controllers))
+        try:
+            for broker in brokers:
+                broker.begin()
+            for broker in brokers:
+                broker.wait()
+            yield brokers
+        finally:
+            for broker in brokers:
+                broker.stop()

@@ -1,4 +1,4 @@
-"""A NATS server with JetStream on 127.0.0.1, from the PATH or the system's package archive."""
+"""NATS servers with JetStream on 127.0.0.1, from the PATH or the system's package archive."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import functools
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.servers.daemon import Daemon
 from tests.servers.packages import unpacked
+from tests.servers.ports import free_port
 
 
 @functools.cache
@@ -39,3 +40,17 @@ def nats_server(*settings: str) -> Iterator[NatsServer]:
     """A server while the block runs."""
     with tempfile.TemporaryDirectory(prefix="shmstore-nats-") as folder, NatsServer(Path(folder), *settings) as server:
         yield server
+
+
+@contextmanager
+def nats_cluster(count: int = 3) -> Iterator[list[NatsServer]]:
+    """Servers of one cluster while the block runs."""
+    with tempfile.TemporaryDirectory(prefix="shmstore-nats-") as folder, ExitStack() as stack:
+        ports = [free_port() for _ in range(count)]
+        routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
+        servers = []
+        for number, port in enumerate(ports):
+            (own := Path(folder, str(number))).mkdir()
+            cluster = f"cluster {{ name: shmstore, listen: 127.0.0.1:{port}, routes: [{routes}] }}"
+            servers.append(stack.enter_context(NatsServer(own, f"server_name: n{number}", cluster)))
+        yield servers

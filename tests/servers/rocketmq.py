@@ -7,7 +7,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from tests.servers.kafka import SOON
 from tests.servers.ports import free_port
 
 VERSION = "5.5.0"
-_BROKER = """brokerName=b
+_BROKER = """brokerName={name}
 brokerIP1=127.0.0.1
 listenPort={port}
 haListenPort={ha}
@@ -58,15 +58,25 @@ class RocketServer(Daemon):
     """A broker, which takes messages of a MiB, with its log in `folder`, and the name server at `address`, which outlives it.
 
     `login`: user and password of all rights; without, clients need no login. `tls`: certificate and key; servers take connections with and without.
+    `shared` is another broker whose name server and client this one shares.
     """
 
     name = "RocketMQ"
 
-    def __init__(self, folder: Path, login: tuple[str, str] | None = None, tls: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        login: tuple[str, str] | None = None,
+        tls: tuple[str, str] | None = None,
+        broker: str = "b",
+        shared: RocketServer | None = None,
+    ) -> None:
         super().__init__(folder)
         self.login = login
         self.certificate = tls[0] if tls else ""
-        self.names = free_port()
+        self._shared = shared
+        self._broker = f"127.0.0.1:{self.port}"
+        self.names = shared.names if shared else free_port()
         self.address = f"127.0.0.1:{self.names}"
         self._starts = 0
         self._names: subprocess.Popen[bytes] | None = None
@@ -85,7 +95,7 @@ class RocketServer(Daemon):
         (folder / "names.conf").write_text(
             f"listenPort={self.names}\nkvConfigPath={folder}/kv.json\nconfigStorePath={folder}/names\n"
         )
-        text = _BROKER.format(port=self.port, ha=free_port(), names=self.names, folder=folder)
+        text = _BROKER.format(name=broker, port=self.port, ha=free_port(), names=self.names, folder=folder)
         if login:
             text += _LOGIN.format(folder=folder, user=login[0], password=login[1])
         (folder / "broker.conf").write_text(text)
@@ -100,12 +110,12 @@ class RocketServer(Daemon):
 
     def start(self) -> None:
         """Start the broker, and the name server where that does not run."""
-        if self._names is None:
+        if self._names is None and self._shared is None:
             command = [*self._server, "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(self.folder / "names.conf")]
             with (self.folder / "names.log").open("ab") as out:
                 self._names = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=self.environment())
             program = Path(__file__).with_name("RocketTools.java")
-            command = [*self._java, str(program), self.address, f"127.0.0.1:{self.port}", *(self.login or ())]
+            command = [*self._java, str(program), self.address, *(self.login or ())]
             with (self.folder / "tools.log").open("ab") as out:
                 pipe = subprocess.PIPE
                 self._tools = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=out, text=True)
@@ -120,7 +130,7 @@ class RocketServer(Daemon):
         """Whether it takes messages. It would tell the name server of itself after ten seconds, since its first try comes too early."""
         if (self.folder / "server.log").read_text(errors="replace").count("boot success") <= self._starts:
             return False
-        self.tell("register")
+        self.tell("register", self._broker)
         return True
 
     def __exit__(self, *error: object) -> None:
@@ -136,6 +146,8 @@ class RocketServer(Daemon):
 
     def tell(self, *words: str) -> list[str]:
         """Have RocketMQ's own client do what ``RocketTools.java`` lists; return the lines that it answers."""
+        if self._shared is not None:
+            return self._shared.tell(*words)
         assert self._tools is not None
         assert self._tools.stdin is not None
         assert self._tools.stdout is not None
@@ -146,6 +158,14 @@ class RocketServer(Daemon):
                 return lines
             lines.append(line.rstrip("\n"))
         raise AssertionError(f"RocketMQ's client ended: {(self.folder / 'tools.log').read_text()[-3000:]}")
+
+    def make_topic(self, name: str, queues: int) -> None:
+        """Make a topic, or change how many queues it has."""
+        self.tell("topic", self._broker, name, str(queues))
+
+    def make_user(self, name: str, password: str) -> None:
+        """Make a user without rights."""
+        self.tell("user", self._broker, name, password)
 
     def read(self, topic: str) -> dict[int, list[Found]]:
         """All messages of a topic, by queue."""
@@ -162,3 +182,15 @@ def rocket_server(login: tuple[str, str] | None = None, tls: tuple[str, str] | N
     """Both while the block runs."""
     with tempfile.TemporaryDirectory(prefix="shmstore-rocket-") as folder, RocketServer(Path(folder), login, tls) as server:
         yield server
+
+
+@contextmanager
+def rocket_cluster(count: int = 2) -> Iterator[list[RocketServer]]:
+    """Brokers at one name server while the block runs; the first of them reads."""
+    with tempfile.TemporaryDirectory(prefix="shmstore-rocket-") as folder, ExitStack() as stack:
+        brokers: list[RocketServer] = []
+        for number in range(count):
+            (own := Path(folder, str(number))).mkdir()
+            shared = brokers[0] if brokers else None
+            brokers.append(stack.enter_context(RocketServer(own, broker=f"b{number}", shared=shared)))
+        yield brokers

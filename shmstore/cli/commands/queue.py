@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from shmstore.consumer.queues.messages import MessageOptions
 
 PASSWORD = "SHMSTORE_QUEUE_PASSWORD"
+PATIENCE = 5.0  # seconds that a batch has after Ctrl-C: a server that answers nothing would hold the end up
 
 
 def add(commands: Commands) -> None:
@@ -186,6 +187,7 @@ def queue(options: argparse.Namespace) -> int:
     """`shmstore queue`."""
     from shmstore.consumer import Consumer
     from shmstore.consumer.queues import kinds
+    from shmstore.consumer.queues.connecting import look
     from shmstore.consumer.queues.sender import Sender
 
     if options.store is None:
@@ -213,7 +215,7 @@ def queue(options: argparse.Namespace) -> int:
     )
     about = _messages(options)
     to = kinds.make(options.kind, connection)
-    with Consumer(
+    reader = Consumer(
         options.store,
         options.subscription,
         start=options.start,
@@ -222,20 +224,31 @@ def queue(options: argparse.Namespace) -> int:
         timeout=0 if options.once else None,
         path=options.path,
         state=options.state,
-    ) as reader:
-        sender = Sender(reader, to, about, oversized=options.oversized, folder=options.claim_checks)
+    )
+    sender = Sender(
+        reader,
+        to,
+        about,
+        oversized=options.oversized,
+        folder=options.claim_checks,
+        look=lambda: look(options.brokers, options.kind, connection.over_tls),
+    )
 
-        def stop() -> None:
-            over.set()
-            sender.stop()
+    def stop() -> None:
+        over.set()
+        sender.stop()
 
-        try:
-            with on_signal(stop) as came, counting(options, sender.counters):
-                say(f"sending {options.store} as {options.subscription!r} to {options.brokers}, {options.delivery}")
-                service.notify("READY=1", f"STATUS=sending to {options.brokers}")
-                sender.run()
-        finally:
-            to.close()
+    try:
+        with on_signal(stop, patience=PATIENCE) as came, reader, counting(options, sender.counters):
+            say(f"sending {options.store} as {options.subscription!r} to {options.brokers}, {options.delivery}")
+            service.notify("READY=1", f"STATUS=sending to {options.brokers}")
+            sender.run()
+    except KeyboardInterrupt:
+        if not over.is_set():
+            raise
+        say("the queue does not answer, so the batch that was being sent comes again at the next start")
+    finally:
+        to.close()
     done = sender.counters
     say(f"sent {done.messages:,} messages, {done.bytes:,} bytes, up to event {done.sequence}")
     return ended(came)

@@ -78,12 +78,14 @@ def streamed(server: NatsServer, topic: str) -> dict[int, list[Any]]:
 
 
 async def _streamed(server: NatsServer, topic: str) -> dict[int, list[Any]]:
-    client = await nats.connect(f"nats://{server.address}")
+    client = await nats.connect([f"nats://{address}" for address in server.address.split(",")])
     jetstream = client.jetstream()
     found: dict[int, list[Any]] = {}
     for subject in (topic, f"{topic}.*"):
-        answer = await client.request("$JS.API.STREAM.NAMES", json.dumps({"subject": subject}).encode())
-        for stream in json.loads(answer.data).get("streams") or ():
+        asked = json.dumps({"subject": subject}).encode()
+        while "error" in (answer := json.loads((await client.request("$JS.API.STREAM.NAMES", asked)).data)):
+            await asyncio.sleep(0.1)  # a cluster whose leader just came back
+        for stream in answer["streams"] or ():
             about = await jetstream.stream_info(stream, subjects_filter=subject)
             for name, count in (about.state.subjects or {}).items():
                 reader = await jetstream.subscribe(name, stream=stream, ordered_consumer=True)
@@ -122,9 +124,9 @@ def consumed(server: PulsarServer, topic: str) -> dict[int, list[tuple[bytes | N
     }
 
 
-def taken(server: RabbitServer, *queues: str) -> dict[int, list[tuple[Any, bytes]]]:
-    """Take all messages, (properties, body), out of queues, by the number of each."""
-    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", server.port)) as connection:
+def taken(port: int, *queues: str) -> dict[int, list[tuple[Any, bytes]]]:
+    """Take all messages, (properties, body), out of RabbitMQ's queues, by the number of each."""
+    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port)) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
         found: dict[int, list[tuple[Any, bytes]]] = {}
@@ -144,8 +146,18 @@ def delivered(server: RabbitServer, *queues: str) -> dict[int, list[tuple[bytes 
     """(key, value) of `taken`."""
     return {
         number: [((each.headers["key"].encode() if "key" in each.headers else None), body or None) for each, body in some]
-        for number, some in taken(server, *queues).items()
+        for number, some in taken(server.port, *queues).items()
     }
+
+
+def taken_once(port: int, topic: str) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
+    """(key, value) of the messages in two queues of a topic, each once: by its id, where it came first."""
+    found = taken(port, *(f"{topic}.{number}" for number in range(2)))
+    named = {
+        number: {properties.message_id: (properties.headers["key"].encode(), body) for properties, body in some}
+        for number, some in found.items()
+    }
+    return {number: list(some.values()) for number, some in named.items()}
 
 
 def pulled(server: RocketServer, topic: str) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
@@ -154,3 +166,12 @@ def pulled(server: RocketServer, topic: str) -> dict[int, list[tuple[bytes | Non
         number: [((each.properties["KEYS"].encode() if "KEYS" in each.properties else None), each.body or None) for each in some]
         for number, some in server.read(topic.replace(".", "_")).items()
     }
+
+
+def pulled_once(server: RocketServer, topic: str) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
+    """The same, each once: by its id, where it came first."""
+    named = {
+        number: {each.id: (each.properties["KEYS"].encode(), each.body) for each in some}
+        for number, some in server.read(topic.replace(".", "_")).items()
+    }
+    return {number: list(some.values()) for number, some in named.items()}

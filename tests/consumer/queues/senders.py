@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 from shmstore import EventStore
 from shmstore.event import EventType, Row
@@ -87,59 +86,6 @@ def kill_senders(
         loader.join()
     send(store.name, kind, address, *words, seconds=300)
     return put[0]
-
-
-class Server(Protocol):
-    """A queue's server, which can be killed or cut off and comes again."""
-
-    address: str
-
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-
-
-def kill_senders_and_server(
-    store: EventStore, kind: str, server: Server, read: Callable[[str], Read], kills: int, chance: random.Random, *words: str
-) -> None:
-    """Kill senders, and the server at every third; what they sent is in two partitions, each row once."""
-
-    def between(number: int) -> None:
-        if number % 3 == 1:
-            server.stop()
-            time.sleep(chance.uniform(0, 1))
-            server.start()
-
-    two = ("--new-partitions", "2", *words)
-    put = kill_senders(store, kind, server.address, *two, kills=kills, chance=chance, between=between)
-    found = read(f"{store.name}.shop.orders")
-    assert len(found) == 2
-    each_once(found, put)
-
-
-def outlive_the_server(store: EventStore, kind: str, server: Server, read: Callable[[str], Read], *words: str) -> None:
-    """A sender outlives its server, which is killed, started again, and cut off for a while; what was put meanwhile comes once."""
-    with sending(store.name, kind, server.address, *words) as process:
-
-        def put_and_wait(number: int, meanwhile: Callable[[], None] | None = None) -> None:
-            store.put(transaction(number, inserts(*range(number * 10, number * 10 + 10))))
-            if meanwhile is not None:
-                time.sleep(1)
-                meanwhile()
-            wait_for(lambda: process.poll() is not None or all_acked(store))
-            assert process.poll() is None, process.communicate()[1][-3000:]
-
-        put_and_wait(0)
-        server.stop()
-        put_and_wait(1, server.start)
-        server.pause()
-        put_and_wait(2, server.resume)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-    found = [[json.loads(key or b"")["id"] for key, _ in some] for some in read(f"{store.name}.shop.orders").values()]
-    assert sorted(each for some in found for each in some) == list(range(30))
-    assert all(some == sorted(some) for some in found)
 
 
 def each_once(found: Read, put: int) -> None:

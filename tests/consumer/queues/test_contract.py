@@ -254,6 +254,39 @@ def test_it_is_opened_again(tried: Tried, topic: str) -> None:
     assert [value for each in tried.read(topic).values() for _, value in each] == [b"0", b"1", b"2", b"3"]
 
 
+NAMES = (
+    "ü 鍵",
+    "n" * 300,
+    "n" * 5000,
+    "a..b",
+    "a*",
+    "*",
+    "a.>",
+    "a b",
+    "../x",
+    "a\nb",
+    "persistent://x",
+    "$x",
+    "a/b/c",
+    "-",
+    ".",
+    "\0",
+)
+
+
+def test_names_of_topics(tried: Tried) -> None:
+    """Each name is taken, or refused by a line that says what is: it is not tried again and again."""
+    queue, said = tried.connect("s/names"), []
+    for number, name in enumerate(NAMES):
+        queue.open()
+        try:
+            queue.send([Message(name, b"k", b"1")], Mark(1, number))
+        except QueueRefused as error:
+            said.append(str(error))
+    assert [line for line in said if "cannot be one of" not in line or not line.endswith("give another --topic")] == []
+    assert [line for line in said if not line.isprintable() or len(line) > 400] == []
+
+
 @pytest.mark.parametrize("kind", ["nats", "pulsar", "rabbitmq", "redis", "rocketmq"])
 def test_a_key_with_a_passphrase(kind: str, tmp_path: Path) -> None:
     """It is refused before anything is sent: no passphrase is asked for on the terminal."""

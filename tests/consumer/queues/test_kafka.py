@@ -6,8 +6,7 @@ import json
 import os
 import random
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, Queue
 from tests.certificates import self_signed
 from tests.consumer.queues.hanging import leave_hanging
 from tests.consumer.queues.reading import committed, messages
-from tests.consumer.queues.senders import each_once, kill_senders, outlive_the_server, send, wait_for
+from tests.consumer.queues.senders import send, wait_for
 from tests.consumer.queues.test_sender import inserts, transaction
 from tests.producer.running import execute, running, wait_for_position
 from tests.servers.kafka import Broker, kafka
@@ -49,46 +48,6 @@ def ids(broker: Broker, topic: str) -> list[int]:
 
 
 # ---------------------------------------------------------------- exactly once
-
-
-def kill(store: EventStore, broker: Broker, kills: int, chance: random.Random, between: Callable[[int], None]) -> None:
-    """Kill senders."""
-    put = kill_senders(store, "kafka", broker.address, kills=kills, chance=chance, between=between)
-    each_once(committed(broker, f"{store.name}.shop.orders"), put)
-
-
-def test_kills(log_store: EventStore, kafka_broker: Broker, seed: int) -> None:
-    """Five senders are killed at any moment: each row is in the topic once."""
-    kill(log_store, kafka_broker, 5, random.Random(seed), lambda number: None)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("part", range(4))
-def test_two_hundred_kills(log_store: EventStore, seed: int, part: int) -> None:
-    """The same four times 50 times, with brokers that are killed and cut off in between."""
-    chance = random.Random(seed + part)
-    with kafka() as broker:
-
-        def between(number: int) -> None:
-            if number % 10 == 4:
-                broker.stop()
-                time.sleep(chance.uniform(0, 2))
-                broker.start()
-            elif number % 10 == 8:
-                broker.pause()
-                time.sleep(chance.uniform(0, 5))
-                broker.resume()
-
-        kill(log_store, broker, 50, chance, between)
-
-
-def test_a_broker_that_goes_and_comes(log_store: EventStore) -> None:
-    """A sender outlives its broker; what was put meanwhile comes once."""
-    # A broker that was killed is let in again when its session has ended.
-    soon = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}
-    with kafka(options=soon) as broker:
-        outlive_the_server(log_store, "kafka", broker, lambda topic: committed(broker, topic))
 
 
 def test_a_batch_that_is_given_up(kafka_broker: Broker, store_name: str) -> None:

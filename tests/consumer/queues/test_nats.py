@@ -13,6 +13,7 @@ from typing import Any
 
 import nats
 import pytest
+from nats.js.client import JetStreamContext
 
 from shmstore import EventStore
 from shmstore.consumer.queues import kinds, nats_stream
@@ -20,31 +21,12 @@ from shmstore.consumer.queues.nats_stream import NatsStream
 from shmstore.consumer.queues.queue import Mark, Message, QueueRefused, QueueUnreachable
 from shmstore.event import EventType, Row
 from tests.certificates import self_signed
-from tests.consumer.queues.reading import published, streamed
-from tests.consumer.queues.senders import kill_senders_and_server, outlive_the_server, send
+from tests.consumer.queues.reading import streamed
+from tests.consumer.queues.senders import send
 from tests.consumer.queues.test_sender import inserts, transaction
 from tests.servers.nats import NatsServer, nats_server
 
 pytestmark = pytest.mark.usefixtures("state")
-
-
-def kill(store: EventStore, server: NatsServer, kills: int, chance: random.Random) -> None:
-    kill_senders_and_server(store, "nats", server, lambda topic: published(server, topic), kills, chance)
-
-
-def test_kills(log_store: EventStore, seed: int) -> None:
-    """Four senders and a server are killed at any moment: each row is in the stream once."""
-    with nats_server() as server:
-        kill(log_store, server, 4, random.Random(seed))
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("part", range(2))
-def test_two_hundred_kills(log_store: EventStore, seed: int, part: int) -> None:
-    """The same twice 100 times."""
-    with nats_server() as server:
-        kill(log_store, server, 100, random.Random(seed + part))
 
 
 def some(topic: str, numbers: range, epoch: int = 1) -> list[Message]:
@@ -187,12 +169,6 @@ def test_what_a_message_holds(log_store: EventStore, nats_there: NatsServer) -> 
     assert len(streamed(nats_there, topic)[0]) == 49
 
 
-def test_a_server_that_goes_and_comes(log_store: EventStore) -> None:
-    """A sender outlives its server; what was put meanwhile comes once."""
-    with nats_server() as server:
-        outlive_the_server(log_store, "nats", server, lambda topic: published(server, topic))
-
-
 def test_logins_and_rights(log_store: EventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over TLS the right password sends; a wrong one, none, one without rights, and another certificate end with a line, without the password."""
     certificate, key = self_signed(tmp_path)
@@ -237,6 +213,26 @@ def test_logins_and_rights(log_store: EventStore, tmp_path: Path, monkeypatch: p
         with pytest.raises(QueueRefused, match="user needs publish"):
             queue.open()
         queue.close()
+
+
+def test_a_question_without_an_answer(nats_there: NatsServer, store_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream has no leader for a while: it is asked again."""
+    asked: list[str] = []
+    ask = JetStreamContext._api_request
+
+    async def late(self: JetStreamContext, subject: str, *words: Any, **more: Any) -> Any:
+        asked.append(subject)
+        if asked.count(subject) == 1:
+            raise nats.errors.TimeoutError
+        return await ask(self, subject, *words, **more)
+
+    monkeypatch.setattr(JetStreamContext, "_api_request", late)
+    queue = NatsStream(nats_there.address, f"s/{store_name}")
+    assert queue.open() is None
+    queue.send(some(store_name, range(3)), Mark(1, 2))
+    assert queue.open() == Mark(1, 2)
+    queue.close()
+    assert any(asked.count(subject) > 1 for subject in asked)
 
 
 def test_a_server_without_tls_gets_no_password() -> None:

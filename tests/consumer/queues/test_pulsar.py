@@ -7,8 +7,6 @@ import hashlib
 import hmac
 import json
 import random
-import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -20,32 +18,12 @@ from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, Queue
 from shmstore.event import EventType, Row
 from tests.certificates import self_signed
 from tests.consumer.queues.reading import consumed, kept
-from tests.consumer.queues.senders import all_acked, kill_senders_and_server, outlive_the_server, send, sending, wait_for
+from tests.consumer.queues.senders import send
 from tests.consumer.queues.test_sender import inserts, transaction
 from tests.servers.ports import free_port
 from tests.servers.pulsar import PulsarServer, pulsar_server
 
 pytestmark = pytest.mark.usefixtures("state")
-
-
-def kill(store: EventStore, server: PulsarServer, kills: int, chance: random.Random) -> None:
-    words = ("--set", f"admin={server.admin}")
-    kill_senders_and_server(store, "pulsar", server, lambda topic: consumed(server, topic), kills, chance, *words)
-
-
-def test_kills(log_store: EventStore, seed: int) -> None:
-    """Three senders and a server are killed at any moment: each row is in the two partitions once."""
-    with pulsar_server() as server:
-        kill(log_store, server, 3, random.Random(seed))
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("part", range(4))
-def test_two_hundred_kills(log_store: EventStore, seed: int, part: int) -> None:
-    """The same four times 50 times."""
-    with pulsar_server() as server:
-        kill(log_store, server, 50, random.Random(seed + part))
 
 
 def some(topic: str, numbers: range) -> list[Message]:
@@ -84,6 +62,20 @@ def test_a_part_of_a_batch(pulsar_there: PulsarServer, store_name: str, seed: in
     assert len(found) == 3
     assert sorted(int(value or b"") for each in found.values() for _, value in each) == list(range(36))
     assert all(each == sorted(each, key=lambda one: int(one[1] or b"")) for each in found.values())
+
+
+def test_a_partition_that_a_topic_does_not_have(pulsar_there: PulsarServer, store_name: str) -> None:
+    """It is taken modulo, as Canal does."""
+    queue = Pulsar(pulsar_there.address, f"s/{store_name}")
+    queue.open()
+    queue.send([Message(store_name, None, b"%d" % number, number, sequence=number) for number in range(5)], Mark(1, 4))
+    queue.close()
+    found = consumed(pulsar_there, store_name)
+    assert {number: [value for _, value in some] for number, some in found.items()} == {
+        0: [b"0", b"3"],
+        1: [b"1", b"4"],
+        2: [b"2"],
+    }
 
 
 def test_another_store_begins_again(pulsar_there: PulsarServer, store_name: str) -> None:
@@ -184,21 +176,6 @@ def test_larger_than_the_broker_takes(pulsar_there: PulsarServer, store_name: st
     queue.close()
     values = [int(value or b"") for each in consumed(pulsar_there, store_name).values() for _, value in each]
     assert sorted(values) == list(range(6))
-
-
-def test_a_server_that_goes_and_comes(log_store: EventStore) -> None:
-    """A sender outlives its server; what was put meanwhile comes once. Ctrl-C ends it while the server answers nothing."""
-    with pulsar_server() as server:
-        outlive_the_server(log_store, "pulsar", server, lambda topic: consumed(server, topic))
-        with sending(log_store.name, "pulsar", server.address) as process:
-            log_store.put(transaction(3, inserts(*range(30, 40))))
-            wait_for(lambda: all_acked(log_store))
-            server.pause()
-            log_store.put(transaction(4, inserts(*range(40, 50))))
-            time.sleep(1)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(45) == 130
-            server.resume()
 
 
 def _token(secret: bytes, user: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import pika
@@ -16,46 +15,12 @@ from shmstore.consumer.queues.rabbitmq import RabbitMQ
 from shmstore.event import EventType, Row
 from tests.certificates import self_signed
 from tests.consumer.queues.reading import taken
-from tests.consumer.queues.senders import each_once, kill_senders, send
+from tests.consumer.queues.senders import send, wait_for
 from tests.consumer.queues.test_sender import inserts, transaction
 from tests.servers.rabbitmq import RabbitServer, rabbit_server
 
 pytestmark = pytest.mark.usefixtures("state")
 AT_LEAST = ("--delivery", "at-least-once")
-
-
-def kill(store: EventStore, server: RabbitServer, kills: int, chance: random.Random) -> int:
-    """Kill senders, and the server at every tenth; each message is there, and once where a reader drops ids that it has. Returns the surplus."""
-
-    def between(number: int) -> None:
-        if number % 10 == 5:
-            server.stop()
-            server.start()
-
-    words = (*AT_LEAST, "--new-partitions", "2")
-    put = kill_senders(store, "rabbitmq", server.address, *words, kills=kills, chance=chance, between=between)
-    found = taken(server, *(f"{store.name}.shop.orders.{number}" for number in range(2)))
-    once: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
-    surplus = 0
-    for number, messages in found.items():
-        seen = {properties.message_id: (properties.headers["key"].encode(), body) for properties, body in messages}
-        surplus += len(messages) - len(seen)
-        once[number] = list(seen.values())  # a dict keeps the place of the first
-    each_once(once, put)
-    return surplus
-
-
-def test_kills(log_store: EventStore, rabbit_there: RabbitServer, seed: int) -> None:
-    """Three senders are killed at any moment: each row is in the queues, and those that came twice have one id."""
-    kill(log_store, rabbit_there, 3, random.Random(seed))
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-def test_a_hundred_kills(log_store: EventStore, seed: int) -> None:
-    """The same 100 times, and 10 times the server."""
-    with rabbit_server() as server:
-        print("surplus:", kill(log_store, server, 100, random.Random(seed)))
 
 
 def test_what_a_message_holds(log_store: EventStore, rabbit_there: RabbitServer) -> None:
@@ -64,7 +29,7 @@ def test_what_a_message_holds(log_store: EventStore, rabbit_there: RabbitServer)
     log_store.put(transaction(0, inserts(1)))
     log_store.put(transaction(1, [Row((1, "note 1"), None)], EventType.DELETE))
     send(log_store.name, "rabbitmq", rabbit_there.address, *AT_LEAST)
-    (inserted, body), (deleted, _), (tombstone, nothing) = taken(rabbit_there, queue)[0]
+    (inserted, body), (deleted, _), (tombstone, nothing) = taken(rabbit_there.port, queue)[0]
     assert json.loads(inserted.headers["key"]) == {"id": 1}
     assert json.loads(body)["after"] == {"id": 1, "note": "note 1"}
     assert inserted.headers["shmstore.position"].startswith("binlog.000001:")
@@ -74,6 +39,21 @@ def test_what_a_message_holds(log_store: EventStore, rabbit_there: RabbitServer)
     assert nothing == b""
     assert deleted.message_id.rpartition("-")[0] == tombstone.message_id.rpartition("-")[0]
     assert deleted.message_id != tombstone.message_id
+
+
+def test_a_queue_that_is_deleted(rabbit_there: RabbitServer, store_name: str) -> None:
+    """It is made again, when the batch is tried again."""
+    queue = RabbitMQ(rabbit_there.address)
+    queue.open()
+    queue.send([Message(store_name, b"k", b"1")], Mark(1, 1))
+    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", rabbit_there.port)) as connection:
+        connection.channel().queue_delete(store_name)
+    with pytest.raises(QueueUnreachable, match=f"queue '{store_name}' was deleted"):
+        queue.send([Message(store_name, b"k", b"2")], Mark(1, 2))
+    queue.open()
+    queue.send([Message(store_name, b"k", b"2")], Mark(1, 2))
+    queue.close()
+    assert [body for _, body in taken(rabbit_there.port, store_name)[0]] == [b"2"]
 
 
 def test_an_exchange(rabbit_there: RabbitServer, store_name: str) -> None:
@@ -89,7 +69,7 @@ def test_an_exchange(rabbit_there: RabbitServer, store_name: str) -> None:
     queue.open()
     queue.send([Message(f"{store_name}.shop.orders", b"k", b"1")], Mark(1, 1))
     queue.close()
-    assert [body for _, body in taken(rabbit_there, store_name)[0]] == [b"1"]
+    assert [body for _, body in taken(rabbit_there.port, store_name)[0]] == [b"1"]
     for settings, create, says in (({"exchange": "none"}, True, "no exchange"), ({}, False, "no queue for 'none'")):
         queue = RabbitMQ(rabbit_there.address, settings=settings, create=create)
         queue.open()
@@ -122,6 +102,24 @@ def test_a_queue_that_is_full(rabbit_there: RabbitServer, store_name: str, monke
     queue.close()
 
 
+def test_a_server_that_is_full(store_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server blocks those who publish: the line says that, and it is tried again."""
+    monkeypatch.setattr(rabbitmq, "ANSWER_SECONDS", 2.0)
+    with rabbit_server("vm_memory_high_watermark.absolute = 1MB") as server:
+        queue = RabbitMQ(server.address)
+
+        def told() -> bool:
+            try:
+                queue.open()
+                queue.send([Message(store_name, b"k", b"1")], Mark(1, 1))
+            except QueueUnreachable as error:
+                return "in 2 s: low on memory; free memory or disk space" in str(error)
+            return False
+
+        wait_for(told)
+        queue.close()
+
+
 def test_logins(log_store: EventStore, rabbit_there: RabbitServer) -> None:
     """A wrong password, and a host of queues that is not there, end with a line, without the password."""
     log_store.put(transaction(0, inserts(1, 2)))
@@ -147,7 +145,7 @@ def test_tls(rabbit_there: RabbitServer, store_name: str, tmp_path: Path) -> Non
     queue.open()
     queue.send([Message(store_name, b"k", b"1")], Mark(1, 1))
     queue.close()
-    assert [body for _, body in taken(rabbit_there, store_name)[0]] == [b"1"]
+    assert [body for _, body in taken(rabbit_there.port, store_name)[0]] == [b"1"]
     other, _ = self_signed(tmp_path)
     queue = to(other)
     with pytest.raises((QueueUnreachable, QueueRefused), match="certificate"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,29 +16,11 @@ from shmstore.consumer.queues.queue import Mark, Message, QueueRefused, QueueUnr
 from shmstore.consumer.queues.redis_streams import PROGRESS, RedisStreams
 from shmstore.event import EventType, Row
 from tests.consumer.queues.reading import added, entries
-from tests.consumer.queues.senders import kill_senders_and_server, outlive_the_server, send
+from tests.consumer.queues.senders import send, wait_for
 from tests.consumer.queues.test_sender import inserts, transaction
 from tests.servers.redis import RedisServer, redis_server
 
 pytestmark = pytest.mark.usefixtures("state")
-
-
-def kill(store: EventStore, server: RedisServer, kills: int, chance: random.Random) -> None:
-    kill_senders_and_server(store, "redis", server, lambda topic: added(server, topic), kills, chance)
-
-
-def test_kills(log_store: EventStore, seed: int) -> None:
-    """Four senders and a server are killed at any moment: each row is in the streams once."""
-    with redis_server() as server:
-        kill(log_store, server, 4, random.Random(seed))
-
-
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-def test_two_hundred_kills(log_store: EventStore, seed: int) -> None:
-    """The same 200 times."""
-    with redis_server() as server:
-        kill(log_store, server, 200, random.Random(seed))
 
 
 def test_what_an_entry_holds(log_store: EventStore, redis_there: RedisServer) -> None:
@@ -100,6 +81,59 @@ def test_a_server_that_is_full(store_name: str) -> None:
         queue.close()
 
 
+def test_a_replica_takes_over(store_name: str) -> None:
+    """What it did not have yet is lost with its mark: it is sent again. A replica takes nothing before, and the line says what to do."""
+    some = [[Message(store_name, b"k", b"%d" % number)] for number in range(3)]
+    with redis_server() as first, redis_server("--replicaof", "127.0.0.1", str(first.port)) as second:
+        queue = RedisStreams(first.address, "s/replica")
+        queue.open()
+        queue.send(some[0], Mark(1, 0))
+        with redis.Redis(port=second.port) as client:
+            wait_for(lambda: client.hget(PROGRESS, "s/replica") == Mark(1, 0).to_json())
+            with pytest.raises(QueueUnreachable, match="is a replica, which takes no writes: give the address of the primary"):
+                RedisStreams(second.address, "s/replica").open()
+            client.replicaof("NO", "ONE")
+            queue.send(some[1], Mark(1, 1))
+            first.stop()
+            with pytest.raises(QueueUnreachable):
+                queue.send(some[2], Mark(1, 2))
+            client.config_set("port", first.port)  # it has the address from here on
+        assert queue.open() == Mark(1, 0)
+        queue.send([*some[1], *some[2]], Mark(1, 2))
+        queue.close()
+        assert [value for _, value in added(first, store_name)[0]] == [b"0", b"1", b"2"]
+
+
+def test_a_server_that_lost_what_it_had(redis_there: RedisServer, store_name: str) -> None:
+    """It is no second instance: trying again helps."""
+    queue = RedisStreams(redis_there.address, f"s/{store_name}")
+    queue.open()
+    queue.send([Message(store_name, b"k", b"1")], Mark(1, 1))
+    with redis.Redis(port=redis_there.port) as client:
+        client.delete(f"{PROGRESS}:s/{store_name}")
+        client.hdel(PROGRESS, f"s/{store_name}")
+    with pytest.raises(QueueUnreachable, match="lost what it had"):
+        queue.send([Message(store_name, b"k", b"2")], Mark(1, 2))
+    assert queue.open() is None
+    queue.close()
+
+
+@pytest.mark.parametrize(
+    "why", ["MISCONF Errors writing to the AOF file: No space left on device", "NOREPLICAS Not enough good replicas"]
+)
+def test_what_passes(redis_there: RedisServer, store_name: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full, and replicas that are away: it is tried again."""
+    queue = RedisStreams(redis_there.address, f"s/{store_name}")
+    queue.open()
+
+    def refuse(*words: object, **more: object) -> None:
+        raise redis.ResponseError(why)
+
+    monkeypatch.setattr(redis.client.Pipeline, "execute", refuse)
+    with pytest.raises(QueueUnreachable, match=why.split(" ", maxsplit=1)[0]):
+        queue.send([Message(store_name, b"k", b"1")], Mark(1, 1))
+
+
 def test_a_link_that_breaks_is_no_second_instance(redis_there: RedisServer, store_name: str) -> None:
     """Wherever in a batch it is lost: trying again may help, and the mark says whether it came in."""
     queue = RedisStreams(redis_there.address, f"s/{store_name}")
@@ -124,12 +158,6 @@ def test_a_link_that_breaks_is_no_second_instance(redis_there: RedisServer, stor
             there = [fields[b"value"] for _, fields in client.xrange(store_name)]
             assert (there[-1] == b"%d" % broken and mark == Mark(1, 10 + broken)) or mark != Mark(1, 10 + broken)
     queue.close()
-
-
-def test_a_server_that_goes_and_comes(log_store: EventStore) -> None:
-    """A sender outlives its server; what was put meanwhile comes once."""
-    with redis_server() as server:
-        outlive_the_server(log_store, "redis", server, lambda topic: added(server, topic))
 
 
 def test_logins_and_rights(log_store: EventStore, tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from shmstore.consumer.queues.rocketmq import RocketMQ
 from shmstore.event import EventType, Row
 from tests.certificates import self_signed
 from tests.consumer.queues.reading import pulled
-from tests.consumer.queues.senders import each_once, kill_senders, outlive_the_server, send
+from tests.consumer.queues.senders import send
 from tests.consumer.queues.test_sender import inserts, transaction
-from tests.servers.rocketmq import RocketServer, rocket_server
+from tests.servers.rocketmq import RocketServer
 
 pytestmark = pytest.mark.usefixtures("state")
 AT_LEAST = ("--delivery", "at-least-once")
@@ -34,47 +34,6 @@ def login(tmp_path: Path) -> Sequence[str]:
     secret = tmp_path / "secret"
     secret.write_text(LOGIN["password"])
     return "--user", LOGIN["user"], "--password-file", str(secret)
-
-
-def kill(store: EventStore, server: RocketServer, kills: int, every: int, chance: random.Random, *words: str) -> int:
-    """Kill senders, and the broker before every `every`-th; each message is there, and once where a reader drops ids that it has. Returns the surplus."""
-
-    def between(number: int) -> None:
-        if number % every == every - 1:
-            server.stop()
-            server.start()
-
-    words = (*AT_LEAST, "--new-partitions", "2", *words)
-    put = kill_senders(store, "rocketmq", server.address, *words, kills=kills, chance=chance, between=between)
-    once: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
-    surplus = 0
-    for number, messages in server.read(f"{store.name}_shop_orders").items():
-        seen = {each.id: (each.properties["KEYS"].encode(), each.body) for each in messages}
-        surplus += len(messages) - len(seen)
-        once[number] = list(seen.values())  # a dict keeps the place of the first
-    assert len(once) == 2
-    each_once(once, put)
-    return surplus
-
-
-def test_kills(log_store: EventStore, rocket_there: RocketServer, login: Sequence[str], seed: int) -> None:
-    """Senders, and the broker under load, are killed at any moment: each row is in the queues, and those that came twice have one id."""
-    kill(log_store, rocket_there, 3, 3, random.Random(seed), *login)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-def test_a_hundred_kills(log_store: EventStore, seed: int) -> None:
-    """The same 100 times, and 10 times the broker, without a login."""
-    with rocket_server() as server:
-        print("surplus:", kill(log_store, server, 100, 10, random.Random(seed)))
-
-
-def test_a_broker_that_goes_and_comes(log_store: EventStore, rocket_there: RocketServer, login: Sequence[str]) -> None:
-    """A sender outlives its broker, which the name server forgets; what was put meanwhile comes once, and Ctrl-C ends it."""
-    rocket_there.tell("topic", f"{log_store.name}_shop_orders", "2")
-    words = (*AT_LEAST, *login, "--no-create-topics")  # a topic that is not there would end it
-    outlive_the_server(log_store, "rocketmq", rocket_there, lambda topic: pulled(rocket_there, topic), *words)
 
 
 def test_what_a_message_holds(log_store: EventStore, rocket_there: RocketServer, login: Sequence[str]) -> None:
@@ -118,7 +77,7 @@ def test_many_messages(rocket_there: RocketServer, store_name: str) -> None:
 
 def test_topics(rocket_there: RocketServer, store_name: str) -> None:
     """One that is there keeps its queues; one that is not there, or has a name that cannot be, ends sending where none is to be made."""
-    rocket_there.tell("topic", f"{store_name}_three", "3")
+    rocket_there.make_topic(f"{store_name}_three", 3)
     queue = RocketMQ(rocket_there.address, create=False, **LOGIN)
     queue.open()
     assert queue.partitions(f"{store_name}.three") == 3
@@ -134,19 +93,29 @@ def test_a_queue_that_goes(rocket_there: RocketServer, store_name: str) -> None:
     queue = RocketMQ(rocket_there.address, partitions=3, **LOGIN)
     queue.open()
     assert queue.partitions(store_name) == 3
-    rocket_there.tell("topic", store_name, "2")
+    rocket_there.make_topic(store_name, 2)
     queue.open()
     with pytest.raises(QueueUnreachable, match=r"no queue 2 of broker b now"):
         queue.send([Message(store_name, b"k", b"1")], Mark(1, 1))
-    rocket_there.tell("topic", store_name, "5")
+    rocket_there.make_topic(store_name, 5)
     queue.open()
     assert queue.partitions(store_name) == 3
     queue.close()
 
 
+def test_brokers_tell_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new topic has the queues of all brokers that made it, also where the name server knows some of them first."""
+    queue = RocketMQ("127.0.0.1:1")
+    places = [rocketmq._Place(broker, number, ("127.0.0.1", 1)) for broker in ("a", "b") for number in range(4)]
+    known = iter([[], places[4:], places[4:], places])
+    monkeypatch.setattr(queue, "_route", lambda name: next(known))
+    monkeypatch.setattr(queue, "_make", lambda name: {"a", "b"})
+    assert queue.partitions("t") == 8
+
+
 def test_a_name_server_that_forgot(rocket_there: RocketServer, store_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic that a broker has and the name server does not know is not made again with other queues."""
-    rocket_there.tell("topic", store_name, "3")
+    rocket_there.make_topic(store_name, 3)
     queue = RocketMQ(rocket_there.address, partitions=1, **LOGIN)
     queue.open()
     monkeypatch.setattr(rocketmq, "KNOWN_SECONDS", 0.1)
@@ -181,7 +150,7 @@ def test_a_connection_that_was_idle(rocket_there: RocketServer, store_name: str,
 def test_logins_and_rights(log_store: EventStore, rocket_there: RocketServer) -> None:
     """No login, a wrong password, and a user without rights end with a line, without the password."""
     log_store.put(transaction(0, inserts(1, 2)))
-    rocket_there.tell("user", "weak", "weak-one")
+    rocket_there.make_user("weak", "weak-one")
 
     def said(*words: str, password: str) -> str:
         return send(log_store.name, "rocketmq", rocket_there.address, *AT_LEAST, *words, code=2, SHMSTORE_QUEUE_PASSWORD=password)
