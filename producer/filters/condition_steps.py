@@ -25,7 +25,7 @@ Step = tuple[str, int, int, bool, Sequence[Any]]  # the check, its column or how
 _SIGNED = (-(2**63), 2**63 - 1)
 _UNSIGNED = (0, 2**64 - 1)
 _DIGITS = 18  # of a DECIMAL, that a 64-bit integer holds
-_ANY, _ONE = 0x110000, 0x110001  # % and _ of a LIKE's pattern, beyond all characters
+_ONE = b"\xff"  # _ of a LIKE's pattern: no byte of UTF-8
 _EPOCH = datetime(1970, 1, 1)
 
 
@@ -59,8 +59,7 @@ def _check(node: Comparison, condition: Bound, schema: TableSchema) -> Step:
     if node.sign == "IS NULL":
         return "null", i, 0, False, ()
     if node.sign == "LIKE":
-        wild = {"%": _ANY, "_": _ONE}
-        return "like", i, 0, False, [wild[char] if is_wild else ord(char) for char, is_wild in like_parts(str(node.literals[0]))]
+        return "like", i, 0, False, _pieces(str(node.literals[0]))
     keys = [kind.literal(literal)[0] for literal in node.literals]
     negated, sign = node.sign == "<>", "=" if node.sign == "<>" else node.sign
     if column.type in ("float", "double"):
@@ -88,6 +87,17 @@ def _check(node: Comparison, condition: Bound, schema: TableSchema) -> Step:
     ]
     name = "decimal" if column.type == "decimal" else "unsigned" if unsigned else "signed"
     return name, i, scale, negated, [(low, high) for low, high in found if low <= high]
+
+
+def _pieces(pattern: str) -> list[bytes]:
+    """What is before, between and behind the % of a LIKE's pattern, as UTF-8; between two % there is something."""
+    pieces = [bytearray()]
+    for char, wild in like_parts(pattern):
+        if not (wild and char == "%"):
+            pieces[-1] += _ONE if wild else char.encode("utf-8", "surrogatepass")
+        elif len(pieces) == 1 or pieces[-1]:
+            pieces.append(bytearray())
+    return [bytes(piece) for piece in pieces]
 
 
 def _ranges(sign: str, keys: list[Any], make: Callable[..., Any]) -> list[Any]:

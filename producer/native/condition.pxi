@@ -10,8 +10,47 @@ cdef enum Check:
 
 cdef enum:
     FALSE_, TRUE_, UNKNOWN_
-    LIKE_ANY = 0x110000  # %: beyond all characters
-    LIKE_ONE = 0x110001  # _
+    ONE_CHARACTER = 0xFF  # _ in a pattern: no byte of UTF-8
+
+cdef extern from *:
+    """
+    #if defined(__SSE2__)
+    #include <emmintrin.h>
+    #endif
+    #include <string.h>
+
+    /* Where `sought` is first; NULL: nowhere. Of a few bytes, as patterns mostly are: sixteen places are looked at together, by the first byte and
+       the last. The C library's own search steps through them, but takes no longer for a text made to be slow. */
+    static const unsigned char *place_of(const unsigned char *p, size_t size, const unsigned char *sought, size_t count) {
+        if (size < count)
+            return NULL;
+        if (!count)
+            return p;
+        if (count == 1)
+            return (const unsigned char *)memchr(p, sought[0], size);
+    #if defined(__SSE2__)
+        if (size - count >= 15 && count <= 16) {
+            const __m128i first = _mm_set1_epi8((char)sought[0]), last = _mm_set1_epi8((char)sought[count - 1]);
+            const unsigned char *const end = p + (size - count) - 15;  /* of the last sixteen places */
+            for (;;) {
+                int found = _mm_movemask_epi8(_mm_and_si128(
+                    _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)p), first),
+                    _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)(p + count - 1)), last)));
+                for (; found; found &= found - 1) {
+                    const unsigned char *at = p + __builtin_ctz((unsigned)found);
+                    if (count == 2 || !memcmp(at + 1, sought + 1, count - 2))
+                        return at;
+                }
+                if (p == end)
+                    return NULL;
+                p = end - p < 16 ? end : p + 16;
+            }
+        }
+    #endif
+        return (const unsigned char *)memmem(p, size, sought, count);
+    }
+    """
+    const uint8_t* place_of(const uint8_t* p, size_t size, const uint8_t* sought, size_t count) noexcept nogil
 
 
 cdef struct CheckStep:
@@ -19,7 +58,7 @@ cdef struct CheckStep:
     int column      # of "and" and "or": how many parts
     int scale       # of a DECIMAL
     bint negated
-    size_t first    # of its ranges, or of its pattern's characters
+    size_t first    # of its ranges, or of its pattern's pieces
     size_t count
 
 
@@ -31,10 +70,16 @@ cdef struct Range:
     bint has_low, has_high, low_open, high_open
 
 
+cdef struct Piece:  # of a LIKE's pattern: what is between two %
+    size_t at, size       # in `texts`
+    size_t characters
+    bint plain            # without _
+
+
 cdef class Condition:
     """A condition on rows of one table. Made from (check, column, scale, negated, ranges) for each step; see `condition_steps`."""
 
-    cdef Buffer steps, ranges, texts, characters
+    cdef Buffer steps, ranges, texts, pieces
     cdef int width                    # values of a row that are looked at
     cdef const uint8_t** values
     cdef uint8_t* stack
@@ -44,7 +89,7 @@ cdef class Condition:
         memset(&self.steps, 0, sizeof(Buffer))
         memset(&self.ranges, 0, sizeof(Buffer))
         memset(&self.texts, 0, sizeof(Buffer))
-        memset(&self.characters, 0, sizeof(Buffer))
+        memset(&self.pieces, 0, sizeof(Buffer))
         self.width = 0
         for check, column, scale, negated, ranges in steps:
             step.check, step.column, step.scale, step.negated = _CHECKS[check], column, scale, negated
@@ -52,9 +97,9 @@ cdef class Condition:
             if step.check < NOT_OF:
                 self.width = max(self.width, step.column + 1)
             if step.check == IS_LIKE:
-                step.first = self.characters.size // sizeof(uint32_t)
-                for character in ranges:
-                    self.add_character(character)
+                step.first = self.pieces.size // sizeof(Piece)
+                for piece in ranges:
+                    self.add_piece(piece)
             else:
                 for each in ranges:
                     self.add(step.check, each)
@@ -68,12 +113,16 @@ cdef class Condition:
         free_buffer(&self.steps)
         free_buffer(&self.ranges)
         free_buffer(&self.texts)
-        free_buffer(&self.characters)
+        free_buffer(&self.pieces)
         PyMem_Free(self.values)
         PyMem_Free(self.stack)
 
-    cdef int add_character(self, uint32_t character) except -1:
-        return put_raw(&self.characters, <uint8_t*>&character, sizeof(uint32_t))
+    cdef int add_piece(self, bytes text) except -1:
+        cdef Piece piece
+        piece.at, piece.size = self.texts.size, len(text)
+        piece.characters, piece.plain = len([byte for byte in text if not 0x80 <= byte < 0xC0]), ONE_CHARACTER not in text
+        put_raw(&self.texts, <const uint8_t*>PyBytes_AS_STRING(text), piece.size)
+        return put_raw(&self.pieces, <uint8_t*>&piece, sizeof(Piece))
 
     cdef int add(self, int check, tuple found) except -1:
         cdef Range made
@@ -182,7 +231,7 @@ cdef class Condition:
         else:
             text = stored_text(p, step.check == IN_BYTES, &size)
             if step.check == IS_LIKE:
-                return is_like(text, text + size, <uint32_t*>self.characters.data + step.first, step.count)
+                return self.is_like(text, text + size, <Piece*>self.pieces.data + step.first, step.count)
             while at < end:
                 if self.between(at, text, size):
                     return True
@@ -200,6 +249,26 @@ cdef class Condition:
             if order > 0 or (order == 0 and at.high_open):
                 return False
         return True
+
+    cdef bint is_like(self, const uint8_t* p, const uint8_t* end, const Piece* piece, size_t count) noexcept:
+        """LIKE. What is between two % is taken at its first place, and what follows the last % stands at the end."""
+        cdef const uint8_t* texts = self.texts.data
+        cdef const Piece* last = piece + count - 1
+        cdef const uint8_t* at = end
+        cdef size_t left = last.characters
+        p = piece_end(p, end, piece, texts)
+        if count == 1 or p == NULL:
+            return p == end
+        piece += 1
+        while piece < last:
+            p = piece_found(p, end, piece, texts)
+            if p == NULL:
+                return False
+            piece += 1
+        while left and at > p:
+            at -= 1
+            left -= at[0] & 0xC0 != 0x80
+        return not left and piece_end(at, end, last, texts) == end
 
 
 # ---------------------------------------------------------------- stored values
@@ -286,65 +355,50 @@ cdef inline int compare_texts(const uint8_t* one, size_t size, const uint8_t* ot
     return found if found else (size > other_size) - (size < other_size)
 
 
-cdef inline const uint8_t* next_character(const uint8_t* p, const uint8_t* end, uint32_t* found) noexcept:
-    """Read a character of text that was checked when it was stored."""
+cdef inline const uint8_t* next_character(const uint8_t* p, const uint8_t* end) noexcept:
+    """Where the next character begins, in text that was checked when it was stored."""
     cdef uint8_t head = p[0]
-    cdef int more = 0 if head < 0x80 else 1 if head < 0xE0 else 2 if head < 0xF0 else 3
-    cdef uint32_t value = head if head < 0x80 else head & (0x3F >> more)
-    p += 1
-    while more and p < end:
-        value = value << 6 | p[0] & 0x3F
-        p += 1
-        more -= 1
-    found[0] = value
+    cdef int size = 1 if head < 0x80 else 2 if head < 0xE0 else 3 if head < 0xF0 else 4
+    return p + size if end - p > size else end
+
+
+cdef const uint8_t* piece_end(const uint8_t* p, const uint8_t* end, const Piece* piece, const uint8_t* texts) noexcept:
+    """Where a piece that begins at `p` ends; NULL: it does not begin there. A character's bytes are compared: no other character has them."""
+    cdef const uint8_t* at = texts + piece.at
+    cdef const uint8_t* stop = at + piece.size
+    if piece.plain:
+        return p + piece.size if <size_t>(end - p) >= piece.size and not memcmp(p, at, piece.size) else NULL
+    while at < stop:
+        if p == end:
+            return NULL
+        if at[0] == ONE_CHARACTER:
+            p = next_character(p, end)
+        elif at[0] == p[0]:
+            p += 1
+        else:
+            return NULL
+        at += 1
     return p
 
 
-cdef inline const uint8_t* first_place(const uint8_t* p, const uint8_t* end, const uint32_t* pattern, const uint32_t* stop) noexcept:
-    """Where, from `p` on, what follows a % may begin: where its first byte is; NULL: nowhere."""
-    cdef uint32_t character
-    if pattern == stop or pattern[0] >= LIKE_ANY or p == end:
-        return p
-    character = pattern[0]
-    return <const uint8_t*>memchr(
-        p,
-        character if character < 0x80 else 0xC0 | character >> 6 if character < 0x800
-        else 0xE0 | character >> 12 if character < 0x10000 else 0xF0 | character >> 18,
-        end - p,
-    )
-
-
-cdef bint is_like(const uint8_t* p, const uint8_t* end, const uint32_t* pattern, size_t count) noexcept:
-    """LIKE. What is between two % is taken at its first place: only the last % is gone back to."""
-    cdef const uint32_t* stop = pattern + count
-    cdef const uint32_t* after_any = NULL
-    cdef const uint8_t* again = NULL
+cdef const uint8_t* piece_found(const uint8_t* p, const uint8_t* end, const Piece* piece, const uint8_t* texts) noexcept:
+    """Where the first place of a piece, from `p` on, ends; NULL: there is none."""
     cdef const uint8_t* after
-    cdef uint32_t character
-    while p < end:
-        if pattern < stop and pattern[0] == LIKE_ANY:
-            pattern += 1
-            if pattern == stop:
-                return True  # whatever follows
-            p = first_place(p, end, pattern, stop)
-            if p == NULL:
-                return False
-            after_any, again = pattern, p
-            continue
-        after = next_character(p, end, &character)
-        if pattern < stop and (pattern[0] == LIKE_ONE or pattern[0] == character):
-            pattern += 1
-            p = after
-            continue
-        if after_any == NULL:
-            return False
-        again = first_place(next_character(again, end, &character), end, after_any, stop)
-        if again == NULL:
-            return False
-        pattern, p = after_any, again
-    while pattern < stop and pattern[0] == LIKE_ANY:
-        pattern += 1
-    return pattern == stop
+    cdef uint8_t first = (texts + piece.at)[0] if piece.size else 0
+    if piece.plain:
+        after = place_of(p, end - p, texts + piece.at, piece.size)
+        if after != NULL:
+            after += piece.size
+        return after
+    while True:
+        if first != ONE_CHARACTER:
+            p = <const uint8_t*>memchr(p, first, end - p)
+        if p == NULL or p == end:
+            return NULL
+        after = piece_end(p, end, piece, texts)
+        if after != NULL:
+            return after
+        p = next_character(p, end)
 
 
 _CHECKS = {
