@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -263,9 +264,9 @@ def _placed(width: int, present: Sequence[int], values: Sequence[Any]) -> list[A
 
 
 class RowPositions(NamedTuple):
-    """Where rows are in the binlog, a value a row. `seq` is text that sorts as they do."""
+    """Where rows are in the binlog, a value a row. `seq` is text that sorts as they do, None where it is not wanted."""
 
-    seq: pa.Array
+    seq: pa.Array | None
     op: pa.Array
     file: pa.Array
     offset: pa.Array
@@ -301,11 +302,11 @@ class Events:
         buffers = [None, *map(pa.py_buffer, found)]
         return pa.Array.from_buffers(pa.string(), len(found[0]) // 4 - 1, buffers, 0)
 
-    def positions(self, events: NDArray[np.int64], numbers: Sequence[int], ops: bytes) -> RowPositions | None:
-        """Where the rows of `events` are in the binlog and what they are. `numbers` has the number of each of `files`, `ops` a
-        character for each of the 256 event types. None where the reference must read them.
+    def positions(self, events: NDArray[np.int64], numbers: Sequence[int] | None, ops: bytes) -> RowPositions | None:
+        """Where the rows of `events` are in the binlog and what they are. `numbers` has the number of each of `files` (None: `seq` is not
+        wanted), `ops` a character for each of the 256 event types. None where the reference must read them.
         """
-        found = self._index.positions(np.ascontiguousarray(events), np.array(numbers, np.int64), ops)
+        found = self._index.positions(np.ascontiguousarray(events), None if numbers is None else np.array(numbers, np.int64), ops)
         transaction = None if found is None else self.transactions(events, self.records["rows"][events])
         if found is None or transaction is None:
             return None
@@ -313,11 +314,11 @@ class Events:
         rows = len(op)
         long = pa.int64()
         return RowPositions(
-            seq=_texts(len(seq) // rows, rows, seq),
+            seq=None if seq is None else _texts(len(seq) // rows, rows, seq),
             op=_texts(1, rows, op),
-            file=pa.array(self.files, pa.string()).take(_numbers(long, rows, file))
-            if len(self.files) > 1
-            else pa.repeat(self.files[0], rows),
+            file=pa.repeat(self.files[0], rows)
+            if file is None
+            else pa.array(self.files, pa.string()).take(_numbers(long, rows, file)),
             offset=_numbers(long, rows, offset),
             time=_numbers(long, rows, time),
             server=_numbers(long, rows, server),
@@ -343,10 +344,11 @@ class Events:
         lacks columns.
         """
         both = types if before is None else before, types
-        steps = [[step_of(column, type_) for column, type_ in zip(table.columns, some, strict=True)] for some in both]
-        if None in steps[0] or None in steps[1]:
+        kinds = tuple([(column.type, column.unsigned) for column in table.columns])
+        steps_before, steps_after = (_steps(kinds, tuple(some)) for some in both)
+        if steps_before is None or steps_after is None:
             return None
-        found = self._index.images(np.ascontiguousarray(events), *steps)  # type: ignore[arg-type]
+        found = self._index.images(np.ascontiguousarray(events), steps_before, steps_after)
         if found is None:
             return None
         images, counts = self.records["images"][events], self.records["rows"][events]
@@ -394,8 +396,15 @@ def _array(type_: pa.DataType, rows: int, column: Any) -> pa.Array | None:
     return pa.Array.from_buffers(type_, rows, buffers, nulls)
 
 
-def step_of(column: Column, type_: pa.DataType | None) -> tuple[str, int, int] | None:
-    """How compiled code fills a column of `type_` from values of `column`; None where it does not know."""
+@lru_cache(maxsize=1024)
+def _steps(kinds: tuple[tuple[str, bool], ...], types: tuple[pa.DataType | None, ...]) -> list[tuple[str, int, int]] | None:
+    """How compiled code fills columns of `types` from values of columns of a type and a sign; None where it does not know of one."""
+    steps = [step_of(*kind, type_) for kind, type_ in zip(kinds, types, strict=True)]
+    return None if None in steps else steps  # type: ignore[return-value]
+
+
+def step_of(kind: str, unsigned: bool, type_: pa.DataType | None) -> tuple[str, int, int] | None:
+    """How compiled code fills a column of `type_` from values of a column of type `kind`; None where it does not know."""
     if type_ is None:
         return ("skip", 0, 0)
     if pa.types.is_signed_integer(type_):
@@ -403,12 +412,12 @@ def step_of(column: Column, type_: pa.DataType | None) -> tuple[str, int, int] |
     if pa.types.is_duration(type_):
         return ("int", 8, 0)
     if pa.types.is_decimal128(type_):
-        if column.type == "decimal":
+        if kind == "decimal":
             return ("decimal", type_.precision, type_.scale) if 0 <= type_.scale <= type_.precision else None
         if type_.scale:
             return None
-        return ("unsigned_decimal" if column.unsigned or column.type == "bit" else "signed_decimal", type_.precision, 0)
-    if column.type in _TEMPORAL and (pa.types.is_date32(type_) or pa.types.is_timestamp(type_)):
+        return ("unsigned_decimal" if unsigned or kind == "bit" else "signed_decimal", type_.precision, 0)
+    if kind in _TEMPORAL and (pa.types.is_date32(type_) or pa.types.is_timestamp(type_)):
         return ("date" if pa.types.is_date32(type_) else "moment", 0, 0)
     for is_type, step in (
         (pa.types.is_string, "text"),

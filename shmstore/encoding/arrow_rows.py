@@ -24,6 +24,7 @@ from shmstore.event import EventType, Position, TableSchema
 _OPS = {int(EventType.UPDATE): "u", int(EventType.DELETE): "d", int(EventType.READ): "r"}
 #: A row's op by the type of its event: c (create), u (update), d (delete), r (read, a row of a snapshot).
 OPS = "".join(_OPS.get(type_, "c") for type_ in range(256))
+_OPS_BYTES = OPS.encode()
 
 
 class StoredEvents:
@@ -79,7 +80,9 @@ def partial_images(events: Events | StoredEvents) -> NDArray[np.bool_]:
 
 def partial_reads(events: Events | StoredEvents) -> NDArray[np.bool_]:
     """Which of the events are rows of a snapshot that was asked for some columns: typed rows cannot say which they have."""
-    partial: NDArray[np.bool_] = partial_images(events) & (events.records["type"] == EventType.READ)
+    partial = partial_images(events)
+    if partial.any():
+        partial = partial & (events.records["type"] == EventType.READ)
     return partial
 
 
@@ -157,8 +160,10 @@ def read_rows(
     *,
     zero_dates: str,
     partial: str = "error",
+    with_seq: bool = True,
 ) -> Rows:
     """Return the rows of `run`, events of `table`. `mapping` has for each field of `image` the column that fills it, None where it is NULL.
+    Positions have no `seq` unless `with_seq`.
 
     Raises `ZeroDate`, unless `zero_dates` is ``null``; `PartialImage`, unless `partial` is; `StoreCorrupt`.
     """
@@ -166,10 +171,10 @@ def read_rows(
     for i, field in zip(mapping, image, strict=True):
         if i is not None:
             types[i] = field.type
-    found = None if isinstance(events, StoredEvents) else _compiled(events, run, table, types, zero_dates)
+    found = None if isinstance(events, StoredEvents) else _compiled(events, run, table, types, zero_dates, with_seq)
     if found is None:
         try:
-            found = _reference(events.stored(run), table, types, zero_dates, partial)
+            found = _reference(events.stored(run), table, types, zero_dates, partial, with_seq)
         except (ZeroDate, PartialImage, StoreCorrupt):
             raise
         except (TypeError, ValueError, LookupError, OverflowError, AttributeError, pa.ArrowException) as error:
@@ -180,15 +185,16 @@ def read_rows(
 
 
 def _compiled(
-    events: Events, run: NDArray[np.int64], table: TableSchema, types: Sequence[Any], zero_dates: str
+    events: Events, run: NDArray[np.int64], table: TableSchema, types: Sequence[Any], zero_dates: str, with_seq: bool
 ) -> tuple[RowPositions, Images] | None:
     images = events.images(run, table, types, zero_dates)
-    positions = None if images is None else events.positions(run, [_file_number(file) for file in events.files], OPS.encode())
+    numbers = [_file_number(file) for file in events.files] if with_seq else None
+    positions = None if images is None else events.positions(run, numbers, _OPS_BYTES)
     return None if images is None or positions is None else (positions, images)
 
 
 def _reference(
-    stored: Sequence[tuple[Header, Any]], table: TableSchema, types: Sequence[Any], zero_dates: str, partial: str
+    stored: Sequence[tuple[Header, Any]], table: TableSchema, types: Sequence[Any], zero_dates: str, partial: str, with_seq: bool
 ) -> tuple[RowPositions, Images]:
     bodies = [body for _, body in stored]
     for header, body in stored:
@@ -200,7 +206,7 @@ def _reference(
             )
     counts = [_count(body) for body in bodies]
     positions = stored_positions(
-        [header for header, _ in stored], [OPS[header.type & 255] for header, _ in stored], Spread(counts)
+        [header for header, _ in stored], [OPS[header.type & 255] for header, _ in stored], Spread(counts), with_seq=with_seq
     )
     return positions, stored_images(table, bodies, counts, types, zero_dates)
 
@@ -231,13 +237,14 @@ class Spread:
         return np.arange(self.total) - np.repeat(np.cumsum(self.counts) - self.counts, self.counts)
 
 
-def stored_positions(headers: Sequence[Header], ops: Sequence[str], spread: Spread) -> RowPositions:
+def stored_positions(headers: Sequence[Header], ops: Sequence[str], spread: Spread, *, with_seq: bool = True) -> RowPositions:
     """What `Events.positions` gives, of events with these headers and ops."""
     _, _, file, offset, _, time, server, transaction, order, _, _, row, *_ = zip(*headers, strict=True)
     number = {name: _file_number(name) for name in set(file)}
     rows = spread.numbers(row) + spread.within()
+    numbers = spread.numbers([number[name] for name in file]) if with_seq else None
     return RowPositions(
-        seq=seqs(spread.numbers([number[name] for name in file]), spread.numbers(offset), spread.numbers(order), rows),
+        seq=None if numbers is None else seqs(numbers, spread.numbers(offset), spread.numbers(order), rows),
         op=spread(ops, pa.string()),
         file=spread(file, pa.string()),
         offset=spread(offset, pa.int64()),

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -87,10 +88,17 @@ def read_table(
         return _schema(found_type or pa.struct([])).empty_table()
     plan = table if isinstance(table, TableSchema) else chosen[-1][1] if chosen else TableSchema("", "", ())
     image = image_type(plan)
-    pieces = []
+    pieces, layout = [], _schema(image)
     for run, source in chosen:
         rows = read_rows(
-            events, run, source, _mapping(source, plan), image, zero_dates=options.zero_dates, partial=options.partial
+            events,
+            run,
+            source,
+            _mapping(source, plan),
+            image,
+            zero_dates=options.zero_dates,
+            partial=options.partial,
+            with_seq=False,
         )
         positions, count = rows.positions, len(rows.positions.row)
         columns = [
@@ -107,14 +115,15 @@ def read_table(
             positions.row,
             positions.transaction,
         ]
-        pieces.append(pa.RecordBatch.from_arrays(columns, schema=_schema(image)))
-    return pa.Table.from_batches(pieces, _schema(image))
+        pieces.append(pa.RecordBatch.from_arrays(columns, schema=layout))
+    return pa.Table.from_batches(pieces, layout)
 
 
 def _name(table: TableSchema) -> str:
     return f"{table.database}.{table.table}"
 
 
+@lru_cache(maxsize=1024)
 def _table_of(schema: bytes) -> TableSchema:
     """The table in `schema`. Raises `StoreCorrupt` where its columns have no Arrow types: a damaged event."""
     table = decode_schema(schema)

@@ -1,5 +1,8 @@
 # One stored value -> one place in a column. A column has `values` (or int32 offsets, one more than rows), a bit for each
 # row that says that it is there, and for text and bytes the bytes themselves.
+#
+# Text is checked many values at a time, once they were copied: they are UTF-8 if what they are together is, and none of them begins within a
+# character.
 
 cdef enum Kind:
     SKIP, INT, DATE, MOMENT, FLOAT, DOUBLE, DECIMAL, SIGNED_DECIMAL, UNSIGNED_DECIMAL, TEXT, BYTES
@@ -20,6 +23,8 @@ _KINDS = {
 
 cdef enum:
     MAX_BYTES = 0x7FFFFFFF  # of a column's text: offsets are int32
+    WIDEST = 64             # bytes of text that are copied without a call; `text` has as many to spare
+    UNCHECKED = 4096        # bytes of text that are checked together, while they are in the processor's cache
 
 cdef extern from *:
     """
@@ -38,17 +43,20 @@ cdef struct Column:
     uint8_t* values
     uint8_t* text
     size_t size      # of `text`, bytes used
-    size_t capacity
+    size_t capacity  # WIDEST more are there
+    size_t most      # bytes that `text` can have in the end
+    size_t checked   # of TEXT: bytes found to be UTF-8
+    int64_t rows
     int64_t nulls
     int64_t zeros    # zero dates among them
 
 
-cdef int begin_column(Column* column, tuple step, int64_t rows) except -1:
-    """Make a column of `rows` rows, all there and 0. `step`: (kind, a, b)."""
+cdef int begin_column(Column* column, tuple step, int64_t rows, size_t most) except -1:
+    """Make a column of `rows` rows, all there; each is to be filled, in order, with no more than `most` bytes of text. `step`: (kind, a, b)."""
     cdef int i
     name, a, b = step
     memset(column, 0, sizeof(Column))
-    column.kind = _KINDS[name]
+    column.kind, column.rows, column.most = _KINDS[name], rows, most
     if column.kind == SKIP:
         return 0
     if column.kind == INT:
@@ -64,9 +72,11 @@ cdef int begin_column(Column* column, tuple step, int64_t rows) except -1:
         column.limit = 1
         for i in range(a):
             column.limit = column.limit * 10
-    column.valid = zeroed((rows + 7) // 8)
+    column.valid = allocated((rows + 7) // 8)
     memset(column.valid, 0xFF, (rows + 7) // 8)
-    column.values = zeroed((rows + 1) * column.width)
+    column.values = allocated((rows + 1) * column.width)
+    if column.kind >= TEXT:
+        (<int32_t*>column.values)[0] = 0
     return 0
 
 
@@ -81,7 +91,7 @@ cdef object taken(Column* column, int64_t rows):
     """The column as (NULLs, zero dates, bits or None, values, text or None); None where it was skipped."""
     if column.kind == SKIP:
         return None
-    cdef bint sized = column.kind == TEXT or column.kind == BYTES
+    cdef bint sized = column.kind >= TEXT
     return (
         column.nulls,
         column.zeros,
@@ -96,6 +106,19 @@ cdef inline void fill_null(Column* column, int64_t row) noexcept nogil:
     column.nulls += 1
     if column.kind >= TEXT:
         (<int32_t*>column.values)[row + 1] = <int32_t>column.size
+    elif column.width == 4:
+        (<int32_t*>column.values)[row] = 0
+    elif column.width == 8:
+        (<int64_t*>column.values)[row] = 0
+    else:
+        memset(column.values + row * column.width, 0, column.width)
+
+
+cdef inline bint checked_text(Column* column) noexcept nogil:
+    """Check what of a TEXT column was not checked yet."""
+    cdef size_t first = column.checked
+    column.checked = column.size
+    return column.size == first or is_utf8(column.text + first, column.size - first)
 
 
 cdef inline const uint8_t* fill_cell(Column* column, int64_t row, const uint8_t* p, const uint8_t* end) noexcept nogil:
@@ -132,11 +155,14 @@ cdef inline const uint8_t* fill_cell(Column* column, int64_t row, const uint8_t*
         return p
     if kind == TEXT or kind == BYTES:
         at = read_text(p, end, &size) if kind == TEXT else read_bin(p, end, &size)
-        if at == NULL or not _append(column, at, size, end):
+        if at == NULL or not _append(column, row, at, size, end):
             return NULL
         (<int32_t*>column.values)[row + 1] = <int32_t>column.size
-        if kind == TEXT and not is_text(column.text + column.size - size, size):
-            return NULL
+        if kind == TEXT:
+            if size and column.text[column.size - size] & 0xC0 == 0x80:
+                return NULL
+            if column.size - column.checked >= UNCHECKED and not checked_text(column):
+                return NULL
         return at + size
     if kind == DATE or kind == MOMENT:
         at = read_signed(p, end, &number)
@@ -179,42 +205,31 @@ cdef inline const uint8_t* fill_cell(Column* column, int64_t row, const uint8_t*
     return skip_cell(p, end)
 
 
-cdef inline bint is_text(const uint8_t* at, size_t size) noexcept nogil:
-    """Whether this is UTF-8. Short ASCII, the usual case, needs no step for each byte: its end is looked at again as a whole."""
-    cdef uint64_t eight, last
-    cdef uint32_t four, end
-    if size >= 8:
-        memcpy(&last, at + size - 8, 8)
-        if size <= 16:
-            memcpy(&eight, at, 8)
-            if not (eight | last) & <uint64_t>0x8080808080808080:
-                return True
-        elif not last & <uint64_t>0x8080808080808080:
-            return is_utf8(at, size & ~<size_t>7)
-    elif size >= 4:
-        memcpy(&four, at, 4)
-        memcpy(&end, at + size - 4, 4)
-        if not (four | end) & <uint32_t>0x80808080:
-            return True
-    return is_utf8(at, size)
+cdef bint _grow_text(Column* column, int64_t row, size_t size) noexcept nogil:
+    """Make space for `size` bytes of `row`, and for as many in each row to come as those before have."""
+    cdef size_t wanted = column.size + size
+    cdef double all_rows = 1.05 * <double>wanted / (row + 1) * column.rows
+    cdef size_t capacity = max(wanted + wanted // 4, <size_t>min(all_rows, <double>column.most))
+    cdef void* grown = realloc(column.text, capacity + WIDEST)
+    if grown == NULL:
+        return False
+    column.text, column.capacity = <uint8_t*>grown, capacity
+    return True
 
 
-cdef inline bint _append(Column* column, const uint8_t* at, size_t size, const uint8_t* end) noexcept nogil:
-    cdef size_t capacity = column.capacity
-    cdef void* grown
+cdef inline bint _append(Column* column, int64_t row, const uint8_t* at, size_t size, const uint8_t* end) noexcept nogil:
+    cdef uint8_t* to
     if column.size + size > MAX_BYTES:
         return False
-    if column.size + size > capacity or column.text == NULL:
-        capacity = max(capacity * 2, column.size + size, 1024)
-        grown = realloc(column.text, capacity)
-        if grown == NULL:
-            return False
-        column.text = <uint8_t*>grown
-        column.capacity = capacity
-    if size <= 16 and capacity - column.size >= 16 and end - at >= 16:
-        memcpy(column.text + column.size, at, 16)  # a size known beforehand needs no call; what is beyond is written over
+    if (column.size + size > column.capacity or column.text == NULL) and not _grow_text(column, row, size):
+        return False
+    to = column.text + column.size
+    if size <= 16 and end - at >= 16:
+        memcpy(to, at, 16)  # a size known beforehand needs no call; what is beyond is written over
+    elif size <= WIDEST and end - at >= WIDEST:
+        memcpy(to, at, WIDEST)
     else:
-        memcpy(column.text + column.size, at, size)
+        memcpy(to, at, size)
     column.size += size
     return True
 

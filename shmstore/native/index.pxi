@@ -1,5 +1,9 @@
 # Index: what the headers of a run of events say, as records; and the rows of some of the events as columns.
 
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void*) noexcept nogil
+
+
 cdef struct Record:  # RECORD in shmstore/encoding/arrow.py
     int64_t entry
     int64_t type
@@ -26,6 +30,8 @@ cdef enum:
     HEADER_FIELDS = 15
     MAX_ROW = 0x3FFFFFFF    # a row number with a run's rows added stays an int32
     SEQ_WIDTH = 37
+    AHEAD = 4               # events whose beginning is asked for while an earlier one is read: it comes from another processor's cache, or from memory
+    FETCHED = 640           # bytes of it
 
 cdef uint16_t HEX[256]
 
@@ -85,6 +91,8 @@ cdef class Index:
         cdef Record* record
         for i in range(self.count):
             end = marks.at[i]
+            if i + AHEAD < self.count:
+                fetch(bytes_, marks.at[i + AHEAD - 1], marks.at[i + AHEAD], self.view.len)
             record = &self.records_at[i]
             if not start <= end <= self.view.len or not read_event(bytes_, start, end, record, &found):
                 self.failed = i
@@ -142,9 +150,10 @@ cdef class Index:
             size += times.at[i] * record.transaction_size
             if size > MAX_BYTES or rows > MAX_ROW:
                 return None
-        cdef uint8_t* offsets = zeroed((rows + 1) * 4)
+        cdef uint8_t* offsets = allocated((rows + 1) * 4)
         cdef Memory starts = memory_of(&offsets, (rows + 1) * 4)
-        cdef uint8_t* text = zeroed(size)
+        (<int32_t*>starts.data)[0] = 0
+        cdef uint8_t* text = allocated(size)
         cdef Memory texts = memory_of(&text, size)
         for i in range(chosen.count):
             record = &self.records_at[chosen.at[i]]
@@ -162,15 +171,15 @@ cdef class Index:
 
         `seq` is text of `SEQ_WIDTH` characters that sorts as the rows do: in lower-case hex, each cut to its digits, the
         number of the file (`numbers` has one for each of `files`), the end of the event, its number in the transaction, and the
-        row. `op` is the character that `ops` has for the event's type. file (an index), offset, time and server are int64,
-        row is int32. None where that is not all: an event without rows, or with a statement.
+        row; None where `numbers` is. `op` is the character that `ops` has for the event's type. file (an index; None where there is one
+        file), offset, time and server are int64, row is int32. None where that is not all: an event without rows, or with a statement.
         """
-        cdef Numbers chosen = Numbers(events), file_numbers = Numbers(numbers)
+        cdef Numbers chosen = Numbers(events), file_numbers = None if numbers is None else Numbers(numbers)
         cdef Py_ssize_t n
         cdef int64_t rows = 0
         cdef Record* record
         self.check(chosen)
-        if file_numbers.count < len(self.files) or len(ops) < 256:
+        if (file_numbers is not None and file_numbers.count < len(self.files)) or len(ops) < 256:
             raise ValueError("one number for each file, one op for each type")
         for n in range(chosen.count):
             record = &self.records_at[chosen.at[n]]
@@ -179,37 +188,26 @@ cdef class Index:
             rows += record.rows
         if rows > MAX_BYTES // SEQ_WIDTH:
             return None
-        cdef uint8_t* made = NULL
-        cdef list found = []
-        for size in (SEQ_WIDTH, 1, 8, 8, 8, 8, 4):
-            made = zeroed(rows * <int64_t>size)
-            found.append(memory_of(&made, rows * <int64_t>size))
-        cdef uint8_t* seq = (<Memory>found[0]).data
-        cdef uint8_t* op = (<Memory>found[1]).data
-        cdef int64_t* file = <int64_t*>(<Memory>found[2]).data
-        cdef int64_t* offset = <int64_t*>(<Memory>found[3]).data
-        cdef int64_t* time = <int64_t*>(<Memory>found[4]).data
-        cdef int64_t* server = <int64_t*>(<Memory>found[5]).data
-        cdef int32_t* row = <int32_t*>(<Memory>found[6]).data
+        cdef Memory seqs = None if file_numbers is None else row_memory(rows, SEQ_WIDTH)
+        cdef Memory files = None if len(self.files) == 1 else row_memory(rows, 8)
+        cdef Memory ops_ = row_memory(rows, 1), offsets = row_memory(rows, 8), times = row_memory(rows, 8)
+        cdef Memory servers = row_memory(rows, 8), rows_ = row_memory(rows, 4)
         cdef const uint8_t* letters = <const uint8_t*>PyBytes_AS_STRING(ops)
         cdef int64_t k, at = 0
         for n in range(chosen.count):
             record = &self.records_at[chosen.at[n]]
+            if seqs is not None:
+                put_seqs(seqs.data + at * SEQ_WIDTH, file_numbers.at[record.file], record)
+            if files is not None:
+                put_times(<int64_t*>files.data + at, record.file, record.rows)
+            put_times(<int64_t*>offsets.data + at, record.offset, record.rows)
+            put_times(<int64_t*>times.data + at, record.time, record.rows)
+            put_times(<int64_t*>servers.data + at, record.server, record.rows)
+            memset(ops_.data + at, letters[record.type], record.rows)
             for k in range(record.rows):
-                if k == 0:
-                    hex_of(file_numbers.at[record.file], 4, seq)
-                    hex_of(record.offset, 6, seq + 9)
-                    hex_of(record.order, 4, seq + 22)
-                    seq[8] = seq[21] = seq[30] = c"-"
-                else:
-                    memcpy(seq, seq - SEQ_WIDTH, SEQ_WIDTH)
-                hex_of(record.row + k, 3, seq + 31)
-                seq += SEQ_WIDTH
-                op[at] = letters[record.type]
-                file[at], offset[at], time[at], server[at] = record.file, record.offset, record.time, record.server
-                row[at] = <int32_t>(record.row + k)
-                at += 1
-        return tuple(found)
+                (<int32_t*>rows_.data)[at + k] = <int32_t>(record.row + k)
+            at += record.rows
+        return seqs, ops_, files, offsets, times, servers, rows_
 
     def images(self, events, steps_before, steps_after):
         """The rows of `events`, all of them of one table: (columns before, columns after), each None where no row has that image.
@@ -222,6 +220,7 @@ cdef class Index:
         cdef int64_t rows = 0
         cdef Py_ssize_t n
         cdef int64_t some = 0
+        cdef size_t most = 0
         cdef bint good
         cdef Record* record
         self.check(chosen)
@@ -232,6 +231,7 @@ cdef class Index:
             if record.rows > MAX_ROW or record.rows * width > record.end - record.body:
                 return None  # a value takes a byte at least: no memory for rows that cannot be there
             rows += record.rows
+            most += record.end - record.body
             some |= record.images
         if rows > MAX_ROW:
             return None
@@ -243,9 +243,9 @@ cdef class Index:
         try:
             for i in range(width):
                 if before != NULL:
-                    begin_column(&before[i], steps_before[i], rows)
+                    begin_column(&before[i], steps_before[i], rows, most)
                 if after != NULL:
-                    begin_column(&after[i], steps_after[i], rows)
+                    begin_column(&after[i], steps_after[i], rows, most)
             with nogil:
                 good = self.fill(chosen, before, after, width)
             if not good:
@@ -266,8 +266,12 @@ cdef class Index:
         cdef Py_ssize_t n
         cdef int64_t row = 0
         cdef Record* record
+        cdef Record* later
         for n in range(chosen.count):
             record = &self.records_at[chosen.at[n]]
+            if n + AHEAD < chosen.count:
+                later = &self.records_at[chosen.at[n + AHEAD]]
+                fetch(bytes_, later.body, later.end, self.view.len)
             p, end = bytes_ + record.body, bytes_ + record.end
             p = fill_image(before, width, row, record.rows, record.images & BEFORE, p, end)
             if p == NULL:
@@ -276,7 +280,51 @@ cdef class Index:
             if p != end:
                 return False
             row += record.rows
-        return True
+        return texts_checked(before, width) and texts_checked(after, width)
+
+
+cdef inline void fetch(const uint8_t* bytes_, int64_t start, int64_t end, int64_t size) noexcept nogil:
+    """Ask for the beginning of what is between `start` and `end`, if that is within `size`."""
+    if 0 <= start <= end <= size:
+        end = min(end, start + FETCHED)
+        while start < end:
+            prefetch(bytes_ + start)
+            start += 64
+
+
+cdef bint texts_checked(Column* columns, int width) noexcept nogil:
+    cdef int i
+    if columns != NULL:
+        for i in range(width):
+            if columns[i].kind == TEXT and not checked_text(&columns[i]):
+                return False
+    return True
+
+
+cdef Memory row_memory(int64_t rows, int64_t size):
+    """Memory for `size` bytes of each row."""
+    cdef uint8_t* made = allocated(rows * size)
+    return memory_of(&made, rows * size)
+
+
+cdef inline void put_times(int64_t* at, int64_t value, int64_t times) noexcept nogil:
+    cdef int64_t k
+    for k in range(times):
+        at[k] = value
+
+
+cdef inline void put_seqs(uint8_t* seq, int64_t file, const Record* record) noexcept nogil:
+    """The seqs of an event's rows."""
+    cdef int64_t k
+    hex_of(file, 4, seq)
+    hex_of(record.offset, 6, seq + 9)
+    hex_of(record.order, 4, seq + 22)
+    seq[8] = seq[21] = seq[30] = c"-"
+    for k in range(record.rows):
+        if k:
+            memcpy(seq, seq - SEQ_WIDTH, SEQ_WIDTH)
+        hex_of(record.row + k, 3, seq + 31)
+        seq += SEQ_WIDTH
 
 
 cdef inline void hex_of(uint64_t value, int size, uint8_t* at) noexcept nogil:

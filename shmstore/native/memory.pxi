@@ -27,6 +27,14 @@ cdef Memory memory_of(uint8_t** data, size_t size):
     return memory
 
 
+cdef uint8_t* allocated(size_t size) except NULL:
+    """Memory that is to be filled."""
+    cdef uint8_t* data = <uint8_t*>malloc(max(1, size))
+    if data == NULL:
+        raise MemoryError(f"no memory for a column of {size} bytes")
+    return data
+
+
 cdef uint8_t* zeroed(size_t size) except NULL:
     cdef uint8_t* data = <uint8_t*>calloc(max(1, size), 1)
     if data == NULL:

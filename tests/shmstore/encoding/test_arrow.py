@@ -259,6 +259,32 @@ def test_rows_of_a_snapshot_with_some_columns(way: str, batch_of: Callable[[list
     ]
 
 
+def test_text_of_any_size(way: str, batch_of: Callable[[list[bytes]], Batch], seed: int) -> None:
+    """Texts and bytes arrive as they are: empty ones, of a few characters or of many thousand, in every order, of one byte each or of up to four."""
+    chance = random.Random(seed)
+    table = TableSchema("d", "texts", (Column("a", "varchar"), Column("b", "text"), Column("c", "blob")), ())
+    rows: list[list[Any]] = []
+    for _ in range(400):
+        size = chance.choice((0, 1, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 200, 200, chance.choice((200, 5000, 20_000))))
+        text = "".join(chance.choices(chance.choice(("a", "aä", "aä世😀")), k=size))
+        rows.append([chance.choice((None, text, text[:5])), text, chance.choice((None, text.encode(), b"\xff" * size))])
+    payloads = [rows_event(i, EventType.INSERT, None, rows[i * 40 : i * 40 + 40], table) for i in range(10)]
+    found = batch_of(payloads).to_arrow()
+    found.validate(full=True)
+    assert [list(row.values()) for row in found["after"].to_pylist()] == rows
+
+
+@pytest.mark.parametrize(("one", "other"), [(b"a\xc3", b"\xa4b"), (b"ab", b"\xa4b"), (b"\xe4\xb8", b"\x96."), (b"ab", b"c\xc3")])
+@pytest.mark.parametrize("size", [0, 50, 5000])
+def test_each_text_is_utf8(way: str, batch_of: Callable[[list[bytes]], Batch], one: bytes, other: bytes, size: int) -> None:
+    """Text that is none is refused, also where it is UTF-8 together with the text of the next row."""
+    rows = [[0, "x" * size], [1, "ab"], [2, "cd"], [3, "y" * size]]
+    payload = rows_event(0, EventType.INSERT, None, rows, NARROW)
+    damaged = payload.replace(b"\xa2ab", b"\xa2" + one).replace(b"\xa2cd", b"\xa2" + other)
+    with pytest.raises(StoreCorrupt):
+        batch_of([damaged]).to_arrow()
+
+
 def test_many_rows(way: str, batch_of: Callable[[list[bytes]], Batch]) -> None:
     """More rows than one chunk holds, in events of many and of one, all come in order, numbered within their event."""
     payloads = [
