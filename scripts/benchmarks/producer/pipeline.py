@@ -1,9 +1,11 @@
 """The whole chain: a real server, the producer in a process of its own, a store with its log, a reader in another process.
 
 ``shmstore`` counts the rows of whole batches, ``shmstore values`` makes every column a Python value, ``shmstore arrow`` makes
-Arrow record batches; ``shmstore, no log`` counts rows out of a ring that has no log. ``mysql-replication``, ``raw dump`` and, on
-MySQL, ``pydbzengine`` (Debezium embedded, with a handler that counts its events) read the same binlog without a ring. ``latency`` is one row at a
-time: from before the client sends its COMMIT to when a waiting reader has the event, and the COMMIT's own time.
+Arrow record batches; ``shmstore, no log`` counts rows out of a ring that has no log. They take turns, each with batches of 4 MiB at most, and
+pyarrow was used before. ``throughput`` is of the whole chain on the same cores, ``cpu`` the reader's own, which the others do not get.
+``mysql-replication``, ``raw dump`` and, on MySQL, ``pydbzengine`` (Debezium embedded, with a handler that counts its events) read the same
+binlog without a ring. ``latency`` is one row at a time: from before the client sends its COMMIT to when a waiting reader has the event, and
+the COMMIT's own time.
 ``idle`` is CPU of producer and reader together while nothing happens.
 """
 
@@ -20,12 +22,14 @@ from typing import Any
 from scripts.benchmarks import loads, measure
 from scripts.benchmarks.peers import debezium
 from scripts.benchmarks.producer import decode
-from shmstore import EventStore, EventType, StoreNotFound
+from shmstore import Column, EntryType, Event, EventStore, EventType, Position, Row, StoreNotFound, TableSchema
 from tests.servers.server import start_server
 
 _FORK = multiprocessing.get_context("fork")
 NO_LOG = "shmstore, no log"
 READERS = ("shmstore", "shmstore values", "shmstore arrow", NO_LOG)
+LONGER = 3  # times as many rows as of the decoder's loads, so that the chain runs for a while
+BATCH = 4 << 20  # bytes: what a reader makes of it stays in the processor's cache
 
 
 def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
@@ -41,11 +45,15 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
             continue
         with start_server(kind) as server:
             for case in cases:
-                load = loads.write(server, case, size.scale)
+                load = loads.write(server, case, LONGER * size.scale)
                 name = case if kind == "mariadb" else f"{case}/mysql"
-                for subject in READERS:
-                    rates = [_chain(server.port, load, subject) for _ in range(runs)]
-                    _add(taken, measure.of("pipeline", name, subject, "throughput", "rows/s", rates))
+                _use_arrow()
+                chains: dict[str, list[tuple[float, float]]] = {subject: [] for subject in READERS}
+                for subject in READERS * runs:
+                    chains[subject].append(_chain(server.port, load, subject))
+                for subject, found in chains.items():
+                    _add(taken, measure.of("pipeline", name, subject, "throughput", "rows/s", [rate for rate, _ in found]))
+                    _add(taken, measure.of("pipeline", name, subject, "cpu", "us/row", [cpu for _, cpu in found]))
                 peers: list[tuple[str, decode.Reader]] = [
                     ("raw dump", decode.read_raw),
                     ("mysql-replication", decode.read_library),
@@ -105,17 +113,29 @@ def _cpu() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _chain(port: int, load: loads.Load, subject: str) -> float:
-    """Rows/s from the first event the reader gets to the last."""
+def _use_arrow() -> None:
+    """Make a table of a row: the first one imports pyarrow, which takes longer than some of the loads."""
+    table = TableSchema("bench", "first", (Column("id", "int"),))
+    row = Event(EntryType.ROWS, EventType.INSERT, Position("own.000001", 4), 0, table=table, rows=(Row(None, (1,)),))
+    name = f"bench-first-{os.getpid()}"
+    with EventStore.create(name, log=False) as store:
+        store.put(row)
+        store.subscribe("reader").get(timeout=0).to_arrow()
+    EventStore.unlink(name)
+
+
+def _chain(port: int, load: loads.Load, subject: str) -> tuple[float, float]:
+    """(rows/s from the first event that the reader gets to the last, us of the reader's CPU a row)."""
     begin = f"{load.file}:{load.offset}"
     with _Producer(port, begin, log=subject != NO_LOG) as producer, EventStore.attach(producer.store) as store:
         subscription = store.subscribe("reader")
-        rows, began = 0, 0.0
+        rows, began, used = 0, 0.0, 0.0
         while rows < load.rows:
-            batch = subscription.get(timeout=60)
+            batch = subscription.get(limit_bytes=BATCH, timeout=60)
             if not batch:
                 raise RuntimeError(f"{rows} of {load.rows} rows came")
-            began = began or time.perf_counter()
+            if not began:
+                began, used = time.perf_counter(), time.process_time()
             if subject == "shmstore values":
                 for event in batch:
                     for row in event.rows:
@@ -124,7 +144,7 @@ def _chain(port: int, load: loads.Load, subject: str) -> float:
                 batch.to_arrow()
             rows += batch.rows
             subscription.ack(batch)
-        return load.rows / (time.perf_counter() - began)
+        return load.rows / (time.perf_counter() - began), 1e6 * (time.process_time() - used) / load.rows
 
 
 def _latency(server: Any, kind: str, changes: int) -> list[measure.Measurement]:
