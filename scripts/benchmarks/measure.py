@@ -96,20 +96,20 @@ def timed(came: Callable[[], int], rows: int, pids: list[int]) -> tuple[float, f
     """
     seen, first, began, used = 0, 0, 0.0, 0.0
     deadline = time.monotonic() + 600
-    started = time.perf_counter(), _cpu(pids)
+    started = time.perf_counter(), cpu(pids)
     while seen < rows:
         seen = came()
         if not began and seen * 4 >= rows:
-            first, began, used = seen, time.perf_counter(), _cpu(pids)
+            first, began, used = seen, time.perf_counter(), cpu(pids)
         if time.monotonic() > deadline:
             raise RuntimeError(f"{seen} of {rows} rows came")
     if first == seen:
         first, (began, used) = 0, started
-    took, used = time.perf_counter() - began, _cpu(pids) - used
+    took, used = time.perf_counter() - began, cpu(pids) - used
     return (seen - first) / took, used / max(1, seen - first)
 
 
-def _cpu(pids: list[int]) -> float:
+def cpu(pids: list[int]) -> float:
     """Seconds of CPU that the processes have used."""
     used = 0
     for pid in pids:

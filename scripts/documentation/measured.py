@@ -42,6 +42,20 @@ def _on(server: str, columns: Mapping[str, _Part] = _LOADS) -> dict[str, _Part]:
 
 
 _RATE, _CPU = {"metric": "throughput"}, {"metric": "cpu"}
+
+
+def _full(form: str, named: str) -> dict[str, _Part]:
+    """The rows of a format that is sent from a full store."""
+    case = f"/{form}"
+    return {
+        f"{named}, thousand rows a second": {"case": case, "subject": "shmstore", **_RATE},
+        f"{named}, a bare loop": {"case": case, "subject": "bare loop", **_RATE},
+        f"{named}, ratio": {"case": case, "subject": ("shmstore", "bare loop"), **_RATE},
+        f"{named}, µs of CPU a row": {"case": case, "subject": "shmstore", **_CPU},
+        f"{named}, µs of CPU of the bare loop": {"case": case, "subject": "bare loop", **_CPU},
+    }
+
+
 _NARROW_BYTES = dict.fromkeys(("narrow/bulk", "narrow/bulk/mysql"), 256.0)
 _BOTH_TABLES: dict[str, _Part] = {
     "MariaDB, narrow": {"case": "narrow/mariadb"},
@@ -350,16 +364,22 @@ TABLES: dict[str, Table] = {
         "MySQL to Kafka, thousand rows a second",
         {
             "Canal's flat JSON": {"case": "/canal", "subject": "shmstore"},
-            "a bare confluent-kafka loop, the same bytes": {"case": "/canal", "subject": "bare loop"},
             "Canal's own Kafka producer": {"case": "/canal", "subject": "Canal"},
             "Debezium's envelope": {"case": "/debezium", "subject": "shmstore"},
-            "a bare loop, the bytes of that": {"case": "/debezium", "subject": "bare loop"},
             "Debezium, embedded, without a broker": {"case": "/debezium", "subject": "Debezium"},
             "our JSON": {"case": "/json", "subject": "shmstore"},
-            "a bare loop, the bytes of our JSON": {"case": "/json", "subject": "bare loop"},
-            "Canal's form / its bare loop": {"case": "/canal", "subject": ("shmstore", "bare loop")},
             "Canal's form / Canal": {"case": "/canal", "subject": ("shmstore", "Canal")},
             "Debezium's form / Debezium": {"case": "/debezium", "subject": ("shmstore", "Debezium")},
+        },
+        _LOADS,
+    ),
+    "queue-full": Table(
+        {"bench": "queue_full"},
+        "a full store to Kafka",
+        {
+            **_full("canal", "Canal's form"),
+            **_full("debezium", "Debezium's form"),
+            **_full("json", "our JSON"),
         },
         _LOADS,
     ),

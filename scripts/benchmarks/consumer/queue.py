@@ -1,11 +1,9 @@
 """`shmstore queue`: rows a second from a server's binlog into a Kafka topic, and seconds of CPU a row.
 
-All write into one broker on this host, whose CPU is not counted. The first quarter of a load is not counted either: a JVM compiles while it runs.
-
-A case is a load in a format: json, debezium, canal.
+All write into one broker on this host, whose CPU is not counted. The first quarter of a load is not counted either: a JVM compiles while it runs. A case
+is a load in a format: json, debezium, canal. The sender without what comes before it is in `queue_full`.
 
     shmstore     `shmstore produce` and `shmstore queue --format ...`, exactly once, with headers but for canal
-    bare loop    confluent-kafka with the same messages, made before: what the client and the broker bound
     Canal        Canal's own server with its own Kafka producer, flat messages, the settings that it ships with (canal)
     Debezium     Debezium's engine with a handler that only counts: without Kafka, so in its favor (debezium, MySQL)
 """
@@ -17,17 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from scripts.benchmarks import loads, measure
 from scripts.benchmarks.peers import debezium
 from scripts.benchmarks.producer import decode
-from shmstore import Batch, Consumer, EventStore, StoreNotFound
-from shmstore.consumer.queues.kafka import Kafka
-from shmstore.consumer.queues.messages import MessageOptions, Messages
-from shmstore.consumer.queues.queue import Mark, Message
+from shmstore import EventStore, StoreNotFound
 from tests.servers import canal
 from tests.servers.kafka import Broker, kafka
 from tests.servers.packages import ServerUnavailable
@@ -48,12 +42,7 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
         for case in cases:
             load = loads.write(server, case, size.scale)
             for form in size.some(FORMATS):
-                pairs: dict[str, list[_Rates]] = {"shmstore": [], "bare loop": []}
-                for _ in range(runs):  # they take turns, so that what else the machine does meets both
-                    pairs["shmstore"].append(_ours(server, broker, load, form))
-                    pairs["bare loop"].append(_bare(server, broker, load, form))
-                for subject, found in pairs.items():
-                    _add(taken, f"{case}/{form}", subject, found)
+                _add(taken, f"{case}/{form}", "shmstore", [_ours(server, broker, load, form) for _ in range(runs)])
             if not size.peers:
                 continue
             try:
@@ -76,7 +65,7 @@ def _add(taken: list[measure.Measurement], case: str, subject: str, pairs: list[
 
 
 @contextmanager
-def _filling(server: Server, load: loads.Load, state: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def filling(server: Server, load: loads.Load, state: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A producer that reads a load into a store: (the store's name, its process)."""
     name = f"bench-queue-{os.getpid()}-{time.monotonic_ns()}"
     words = ["--host", "127.0.0.1", "--port", str(server.port), "--user", "root", "--store", name, "--state", state]
@@ -92,8 +81,8 @@ def _filling(server: Server, load: loads.Load, state: str) -> Iterator[tuple[str
 
 
 def _ours(server: Server, broker: Broker, load: loads.Load, form: str) -> _Rates:
-    with tempfile.TemporaryDirectory() as state, _filling(server, load, state) as (name, producer):
-        _wait_for(lambda: _attached(name, state))
+    with tempfile.TemporaryDirectory() as state, filling(server, load, state) as (name, producer):
+        wait_for(lambda: attached(name, state))
         port = free_port()
         words = ["--brokers", broker.address, "--state", state, "--format", form, "--metrics-port", str(port)]
         words += [] if form != "canal" else ["--no-headers"]
@@ -113,7 +102,7 @@ def _ours(server: Server, broker: Broker, load: loads.Load, form: str) -> _Rates
             queue.wait()
 
 
-def _attached(name: str, state: str) -> bool:
+def attached(name: str, state: str) -> bool:
     try:
         EventStore.attach(name, state=state).close()
         return True
@@ -139,39 +128,7 @@ def _canals(server: Server, broker: Broker, load: loads.Load) -> _Rates:
         return measure.timed(sent, load.rows, [process.pid])
 
 
-def _batches(name: str, reader: str, state: str, rows: int) -> Iterator[Batch]:
-    """What a reader of the store gets, until it has so many rows."""
-    with Consumer(name, reader, limit_events=5000, limit_bytes=64 << 20, state=state) as consumer:
-        for batch in consumer:
-            rows -= batch.rows
-            yield batch
-            if rows <= 0:
-                break
-
-
-def _bare(server: Server, broker: Broker, load: loads.Load, form: str) -> _Rates:
-    """The same messages, made beforehand, in transactions as large."""
-    with tempfile.TemporaryDirectory() as state, _filling(server, load, state) as (name, _):
-        _wait_for(lambda: _attached(name, state))
-        made: list[list[Message]] = []
-        maker = Messages(MessageOptions(name, form, headers=form != "canal"), lambda topic: 1)
-        # Until the store has all of it, so that the batches are as large as those of a queue that lags behind: a load comes faster than it is sent.
-        deque(_batches(name, "filled", state, load.rows), maxlen=0)
-        for batch in _batches(name, "bare", state, load.rows):
-            made.append(maker.of_payloads(batch.payloads(), batch.first).messages)
-    queue = Kafka(broker.address, name)
-    queue.open()
-    for topic in {message.topic for some in made for message in some}:
-        queue.partitions(topic)
-    began, used = time.perf_counter(), time.process_time()
-    for number, some in enumerate(made):
-        queue.send(some, Mark(1, number))
-    took, used = time.perf_counter() - began, time.process_time() - used
-    queue.close()
-    return load.rows / took, used / load.rows
-
-
-def _wait_for(there: Callable[[], bool]) -> None:
+def wait_for(there: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not there():
         if time.monotonic() > deadline:

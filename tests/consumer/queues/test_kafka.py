@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from scripts.benchmarks import measure
-from scripts.benchmarks.consumer import queue as bench
+from scripts.benchmarks.consumer import queue, queue_full
 from shmstore import EventStore
 from shmstore.consumer.queues.kafka import Kafka
 from shmstore.consumer.queues.kafka_readers import hiding
@@ -411,13 +411,16 @@ def test_a_foreign_record_for_our_key(kafka_broker: Broker) -> None:
     queue.close()
 
 
-def test_the_bench_measures(kafka_broker: Broker, mariadb: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`scripts/bench queue`: the smallest run, on a server and a broker that other tests share, has rates."""
+@pytest.mark.parametrize(("bench", "subjects"), [(queue, {"shmstore"}), (queue_full, {"shmstore", "bare loop"})])
+def test_the_bench_measures(
+    bench: Any, subjects: set[str], kafka_broker: Broker, mariadb: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`scripts/bench queue queue_full`: the smallest run, on a server and a broker that other tests share, has rates."""
     monkeypatch.setattr(bench, "kafka", lambda options, java: nullcontext(kafka_broker))
     monkeypatch.setattr(bench, "start_server", lambda kind: nullcontext(mariadb))
     try:
         found = bench.measure_all(1, measure.SMALLEST)
     finally:
         execute(mariadb, "bench", "DROP DATABASE bench")
-    assert {m.subject for m in found} == {"shmstore", "bare loop"}
+    assert {m.subject for m in found} == subjects
     assert all(m.median > 0 for m in found)
