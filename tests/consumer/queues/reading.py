@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from collections.abc import Mapping
 from typing import Any
 
 import nats
@@ -11,7 +13,9 @@ import pika
 import pulsar
 import redis
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
 
+from shmstore.consumer.queues.kafka_readers import hiding
 from tests.servers.kafka import Broker
 from tests.servers.nats import NatsServer
 from tests.servers.pulsar import PulsarServer
@@ -20,6 +24,7 @@ from tests.servers.redis import RedisServer
 from tests.servers.rocketmq import RocketServer
 
 LAST = b"the last message"
+MARKERS_SECONDS = 10
 
 
 def messages(broker: Broker, topic: str, **settings: Any) -> dict[int, list[Any]]:
@@ -39,6 +44,7 @@ def messages(broker: Broker, topic: str, **settings: Any) -> dict[int, list[Any]
         about = reader.list_topics(topic, timeout=30).topics[topic]
         found: dict[int, list[Any]] = {}
         open_ = set(about.partitions)
+        _decided(broker, [TopicPartition(topic, number) for number in open_], settings)
         reader.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in open_])
         while open_:
             message = reader.poll(30)
@@ -50,6 +56,15 @@ def messages(broker: Broker, topic: str, **settings: Any) -> dict[int, list[Any]
         return found
     finally:
         reader.close()
+
+
+def _decided(broker: Broker, places: list[TopicPartition], settings: Mapping[str, Any]) -> None:
+    """Wait until what is being committed is there: a coordinator answers a commit before the partitions have its markers, and until then readers of
+    committed messages stop in front of it. A transaction that is left open is not waited for any longer than those markers could take."""
+    admin = AdminClient({"bootstrap.servers": broker.address} | settings)
+    until = time.monotonic() + MARKERS_SECONDS
+    while hiding(admin, places) and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def committed(broker: Broker, topic: str) -> dict[int, list[tuple[bytes | None, bytes | None]]]:

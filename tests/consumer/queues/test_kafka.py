@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from scripts.benchmarks import measure
@@ -23,6 +23,7 @@ from shmstore.consumer.queues.kafka_readers import hiding
 from shmstore.consumer.queues.kinds import QueueConnection, make
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
 from tests.certificates import self_signed
+from tests.consumer.queues import reading
 from tests.consumer.queues.hanging import leave_hanging
 from tests.consumer.queues.reading import committed, messages
 from tests.consumer.queues.senders import send, wait_for
@@ -106,6 +107,27 @@ def test_a_sender_that_hides_another_ones_mark(kafka_broker: Broker) -> None:
     assert done == [Mark(1, 77)]
     other.close()
     ours.close()
+
+
+def test_a_commit_whose_markers_come_later(kafka_broker: Broker, store_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the tests' own reader: it waits for what is being committed. A coordinator answers a commit first, and has it written then."""
+    producer = Producer({"bootstrap.servers": kafka_broker.address, "transactional.id": store_name})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(store_name, b"late", partition=0)
+    producer.flush(60)
+    looks = []
+
+    def look(admin: AdminClient, places: list[TopicPartition]) -> list[TopicPartition]:
+        looks.append(hiding(admin, places))
+        if len(looks) == 1:
+            producer.commit_transaction(60)
+        return looks[-1]
+
+    monkeypatch.setattr(reading, "hiding", look)
+    assert committed(kafka_broker, store_name) == {0: [(None, b"late")]}
+    assert looks[0]
+    assert not looks[-1]
 
 
 # ---------------------------------------------------------------- transactions that hang
