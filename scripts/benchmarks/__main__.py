@@ -15,7 +15,7 @@ from scripts.benchmarks import chart, measure
 ROOMS = {  # a folder -> its benches, which are its modules
     "ring": ("store", "log"),
     "producer": ("decode", "filters", "pipeline", "growth", "memory", "snapshot", "verify"),
-    "consumer": ("serve", "queue", "queue_full", "flight"),
+    "consumer": ("values", "serve", "queue", "queue_full", "flight"),
     "copies": ("copies", "database_copies"),
     "spark": ("spark", "tables", "merges", "replicate"),
     "commands": ("start",),

@@ -228,6 +228,17 @@ TABLES: dict[str, Table] = {
         },
         _on("mariadb"),
     ),
+    "values": Table(
+        {"bench": "values", "metric": "throughput/cpu"},
+        "million rows for a second of CPU",
+        {
+            "every value read from a store": {"subject": "shmstore"},
+            "the same objects created, texts out of UTF-8 by CPython": {"subject": "objects alone"},
+            "the same objects created, texts copied": {"subject": "objects copied"},
+            "read / created": {"subject": ("shmstore", "objects alone")},
+        },
+        _LOADS,
+    ),
     "growth": Table(
         {"bench": "growth", "subject": "shmstore", **_CPU},
         "the producer's CPU, ns a row",

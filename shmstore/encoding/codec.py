@@ -32,7 +32,7 @@ A str in a DATE, DATETIME or TIMESTAMP column is a zero or impossible date, as M
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC
 from decimal import Decimal
@@ -320,6 +320,16 @@ _tuple: Final = tuple.__new__
 
 def decode(payload: bytes | memoryview, sequence: int = -1) -> Event:
     """Return the event in `payload`, which has `sequence` in its store. Raises `StoreCorrupt` where the bytes are not one."""
+    return _reader.event(payload, sequence) if COMPILED else _decode(payload, sequence)
+
+
+def decode_each(payloads: Iterable[bytes | memoryview], sequences: Iterable[int]) -> Iterator[Event]:
+    """Yield what `decode` returns of each payload with its sequence."""
+    return _reader.events(payloads, sequences) if COMPILED else map(_decode, payloads, sequences)
+
+
+def _decode(payload: bytes | memoryview, sequence: int) -> Event:
+    """The reference: compiled code leaves to it what is unusual or damaged."""
     try:
         header, schema, at = _head(payload)
         (
@@ -346,8 +356,8 @@ def decode(payload: bytes | memoryview, sequence: int = -1) -> Event:
                 raise ValueError("it has rows and no table")
             table, rows = None, _NO_ROWS
         else:
-            table, makes = _known(schema)
-            rows = _decode_rows(table, makes, body)
+            table = _known(schema)[0]
+            rows = _decode_rows(table, body)
         fields = (
             _ENTRY[entry],
             _TYPE[type_],
@@ -490,11 +500,7 @@ def _encode_image(table: TableSchema, image: list[Any] | None) -> tuple[list[int
     return columns, rows
 
 
-def _decode_rows(table: TableSchema, makes: bytes, body: memoryview) -> tuple[Row, ...]:
-    if COMPILED:
-        rows: tuple[Row, ...] | None = compiled.rows(body, makes, Row, ABSENT, Decimal)
-        if rows is not None:
-            return rows
+def _decode_rows(table: TableSchema, body: memoryview) -> tuple[Row, ...]:
     before_columns, before_rows, after_columns, after_rows = _unpack(body)
     before = _decode_image(table, before_columns, before_rows)
     after = _decode_image(table, after_columns, after_rows)
@@ -523,6 +529,16 @@ def _decode_image(table: TableSchema, columns: Any, rows: Any) -> list[tuple[Any
             values[i] = convert(values[i])
         decoded.append(tuple(values))
     return decoded
+
+
+def _event_reader(reference: Callable[[bytes | memoryview, int], Any]) -> Any:
+    """Compiled code that makes events, and calls `reference` for those that it cannot read."""
+    entries = tuple(_ENTRY.get(number) for number in range(max(_ENTRY) + 1))
+    types = tuple(_TYPE.get(number) for number in range(max(_TYPE) + 1))
+    return compiled.EventReader(Event, Position, Row, Header, ABSENT, Decimal, entries, types, _known, _unpack, reference)
+
+
+_reader = None if compiled is None else _event_reader(_decode)
 
 
 # ---------------------------------------------------------------- slots

@@ -1,6 +1,6 @@
 """Types of the compiled extension; `shmstore/native/columns.pyx` is its source."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 Filled = tuple[int, int, Any, Any, Any]
@@ -29,7 +29,24 @@ class EventWriter:
     ) -> None: ...
     def event(self, header: tuple[Any, ...], rows: Any) -> bytes | None: ...
 
-def rows(body: Any, makes: bytes, row: type, absent: Any, decimal: Any) -> tuple[Any, ...] | None: ...
+class EventReader:
+    def __init__(
+        self,
+        event: type,
+        position: type,
+        row: type,
+        header: type,
+        absent: Any,
+        decimal: type,
+        entries: tuple[Any, ...],
+        types: tuple[Any, ...],
+        known: Callable[[bytes], tuple[Any, bytes]],
+        unpack: Callable[[bytes], Any],
+        reference: Callable[[Any, int], Any],
+    ) -> None: ...
+    def event(self, payload: Any, sequence: int) -> Any: ...
+    def events(self, payloads: Iterable[Any], sequences: Iterable[int]) -> Iterator[Any]: ...
+
 def pack(value: Any, packed: type) -> bytes | None: ...
 def head(payload: Any, header: type, unpack: Any) -> tuple[Any, bytes | None, int] | None: ...
 def split(payload: Any, header: type, unpack: Any, packed: type) -> tuple[Any, bytes | None, Any] | None: ...

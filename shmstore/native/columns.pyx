@@ -13,6 +13,7 @@ must hold here is: what it does read is what the reference reads.
     index.pxi  Index: the headers of a run of events as records; the rows of some of them as columns
     pack.pxi   MessagePack, written
     events.pxi one event's head as Python values, and Python values as MessagePack
+    decode.pxi an event as Python has it
     write.pxi  an event of one's own, checked and written in one pass
 
 The events may lie in memory that another process can write to. Nothing read once is trusted when it is read again: places
@@ -49,4 +50,5 @@ include "values.pxi"
 include "index.pxi"
 include "pack.pxi"
 include "events.pxi"
+include "decode.pxi"
 include "write.pxi"

@@ -58,7 +58,7 @@ cdef int shrink(Buffer* out, size_t capacity) except -1:
     return 0
 
 
-cdef inline void free_buffer(Buffer* out):
+cdef inline void free_buffer(Buffer* out) noexcept:
     PyMem_Free(out.data)
     out.data = NULL
     out.size = out.capacity = 0

@@ -8,15 +8,15 @@ cdef enum Make:
     TO_TIMESTAMP = 4
     TO_TIME = 5
 
-DEF DAY = 86400000000
-
 import_datetime()
 
 
 cdef extern from *:
     """
+    #define DAY 86400000000LL  /* microseconds; as a constant of Cython's it would be a Python integer, and so would what is divided by it */
     #define NEW_TUPLE(kind, size) PyType_GenericAlloc((PyTypeObject*)(kind), size)
     """
+    const int64_t DAY
     object NEW_TUPLE(type kind, Py_ssize_t size)  # of a subclass of tuple, its items not set yet
 
 # Values are text, bytes, numbers and dates, so that no cycle goes through a row of them. Who holds a batch's events has hundreds of thousands: the collector
@@ -29,60 +29,37 @@ class _Unusual(Exception):
     """The reference must read this."""
 
 
-def rows(body, bytes makes, type row, absent, decimal):
-    """The rows of an encoded `body` as a tuple of `row`; None where the reference must read it.
+cdef tuple rows_of(const uint8_t* p, const uint8_t* end, bytes makes, type row, object absent, object decimal):
+    """The rows of the body that ends at `end`, as a tuple of `row`. Raises _Unusual where the reference must read it.
 
     `makes`: a Make for each column of the table; `absent` means a column that the image lacks; `decimal` makes a DECIMAL of
     its digits.
     """
-    cdef Py_buffer view
-    cdef const uint8_t* p
-    cdef const uint8_t* end
-    cdef list before, after
-    PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
-    try:
-        p = <const uint8_t*>view.buf
-        end = p + view.len
-        if p == end or p[0] != 0x94:
-            return None
-        p += 1
-        before = image_rows(&p, end, makes, absent, decimal)
-        after = image_rows(&p, end, makes, absent, decimal)
-        if p != end:
-            return None
-        if before is None:
-            return () if after is None else tuple([pair(row, None, values) for values in after])
-        if after is None:
-            return tuple([pair(row, values, None) for values in before])
-        if len(before) != len(after):
-            return None
-        return tuple([pair(row, before[i], after[i]) for i in range(len(before))])
-    except (_Unusual, ValueError, ArithmeticError):  # of them, text that is not UTF-8, and dates beyond the calendar
-        return None
-    finally:
-        PyBuffer_Release(&view)
+    cdef tuple found
+    if p >= end or p[0] != 0x94:
+        raise _Unusual
+    p += 1
+    found = with_images(&p, end, None, 0, makes, row, absent, decimal)
+    found = with_images(&p, end, found, 1, makes, row, absent, decimal)
+    if p != end:
+        raise _Unusual
+    return () if found is None else found
 
 
-cdef inline void fill_item(object made, Py_ssize_t i, object value):
+cdef inline void fill_item(object made, Py_ssize_t i, object value) noexcept:
     """Set an item of a tuple from NEW_TUPLE, which no other code has seen."""
     Py_INCREF(value)
     PyTuple_SET_ITEM(made, i, value)
 
 
-cdef inline object pair(type kind, object first, object second):
-    made = NEW_TUPLE(kind, 2)
-    fill_item(made, 0, first)
-    fill_item(made, 1, second)
-    PyObject_GC_UnTrack(made)
-    return made
-
-
-cdef list image_rows(const uint8_t** at, const uint8_t* end, bytes makes, object absent, object decimal):
+cdef tuple with_images(
+    const uint8_t** at, const uint8_t* end, tuple found, int which, bytes makes, type row, object absent, object decimal
+):
+    """The rows with their images before (0) or after (1), as the body has them at `at`: those `found`, or new ones; None where there are none."""
     cdef const uint8_t* p = at[0]
     cdef int64_t count, width = PyBytes_GET_SIZE(makes), present, column, i, k
-    cdef list found = [], columns = None
-    cdef tuple values
-    cdef object value
+    cdef list columns = None
+    cdef bint alone = found is None
     if p >= end:
         raise _Unusual
     if p[0] == 0xC0:
@@ -101,28 +78,37 @@ cdef list image_rows(const uint8_t** at, const uint8_t* end, bytes makes, object
         raise _Unusual
     if p[0] == 0xC0:
         at[0] = p + 1
-        return None
+        return found
     p = read_array(p, end, &count)
-    if p == NULL:
+    if p == NULL or (not alone and count != PyTuple_GET_SIZE(found)):
         raise _Unusual
+    if alone:
+        found = PyTuple_New(count)
+        PyObject_GC_UnTrack(found)
     for k in range(count):
         p = read_array(p, end, &present)
         if p == NULL or present != (width if columns is None else len(columns)):
             raise _Unusual
         values = PyTuple_New(width)
+        PyObject_GC_UnTrack(values)
         if columns is not None:
             for i in range(width):
-                Py_INCREF(absent)
-                PyTuple_SET_ITEM(values, i, absent)
+                fill_item(values, i, absent)
         for i in range(present):
             column = i if columns is None else columns[i]
             value = cell(&p, end, makes[column], decimal)
-            Py_INCREF(value)
             if columns is not None:
                 Py_DECREF(absent)
-            PyTuple_SET_ITEM(values, column, value)
-        PyObject_GC_UnTrack(values)
-        found.append(values)
+            fill_item(values, column, value)
+        if alone:
+            pair = NEW_TUPLE(row, 2)
+            PyObject_GC_UnTrack(pair)
+            fill_item(pair, which, values)
+            fill_item(pair, 1 - which, None)
+            fill_item(found, k, pair)
+        else:
+            Py_DECREF(None)
+            fill_item(<object>PyTuple_GET_ITEM(found, k), which, values)
     at[0] = p
     return found
 

@@ -99,7 +99,7 @@ class Batch(_Run):
     _found: Content
 
     def __iter__(self) -> Iterator[Event]:
-        return map(codec.decode, self.payloads(), count(self.first))
+        return codec.decode_each(self.payloads(), count(self.first))
 
     def __repr__(self) -> str:
         return f"Batch({self.first}..{self.last})" if self else f"Batch(empty, next {self.first})"
@@ -305,7 +305,7 @@ class _Selected(Batch):
         return int(np.count_nonzero(self._chosen))
 
     def __iter__(self) -> Iterator[Event]:
-        return map(codec.decode, self.payloads(), self.sequences.tolist())
+        return codec.decode_each(self.payloads(), self.sequences.tolist())
 
     def __repr__(self) -> str:
         return f"Batch({self.first}..{self.last}, {len(self)} events of it)"

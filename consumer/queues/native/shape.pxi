@@ -30,7 +30,7 @@ cdef extern from "Python.h":
     void PyObject_GC_UnTrack(object made)
 
 
-cdef inline void item(object made, Py_ssize_t i, object value):
+cdef inline void item(object made, Py_ssize_t i, object value) noexcept:
     Py_INCREF(value)
     PyTuple_SET_ITEM(made, i, value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 import re
 from collections.abc import Callable
@@ -21,21 +22,21 @@ from tests.shmstore.tables import ALL, NARROW, random_events, rows_event
 pytestmark = pytest.mark.skipif(not codec.COMPILED, reason="no compiled columns here")
 
 
-def decoded(payload: bytes) -> Event | None:
+def decoded(payload: bytes) -> Event | StoreCorrupt:
     try:
-        return codec.decode(payload)
-    except StoreCorrupt:
-        return None
+        return codec.decode(payload, 7)
+    except StoreCorrupt as error:
+        return error
 
 
-def shown(event: Event | None) -> str:
-    """All of an event, types too; without the addresses of objects that a damaged header may hold."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(event))
+def shown(event: Event | StoreCorrupt) -> str:
+    """All of an event, types too, or what a refusal reports; without the addresses of objects that a damaged header may hold."""
+    return re.sub(r" at 0x[0-9a-f]+", "", f"{event!r} {getattr(event, 'sequence', None)}")
 
 
 @pytest.fixture
 def both(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], Event | None]:
-    """Decodes both ways, which must agree on values and their types; None for what is refused."""
+    """Decodes both ways, which must agree on values and their types, and on what they say of damage; None for what is refused."""
 
     def read(payload: bytes) -> Event | None:
         compiled = decoded(payload)
@@ -43,15 +44,26 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], Event | None]:
             patch.setattr(codec, "COMPILED", False)
             reference = decoded(payload)
         assert shown(compiled) == shown(reference)
-        return compiled
+        return None if isinstance(compiled, StoreCorrupt) else compiled
 
     return read
 
 
+ALONE = (
+    codec._event_reader(lambda payload, sequence: None) if codec.COMPILED else None
+)  # what compiled code leaves to the reference is None
+
+
+def with_body(table: TableSchema, body: bytes) -> bytes:
+    """An event's bytes, of this table and with this body."""
+    header = [2, 1, "binlog.000001", 100, 50, 5, 1, "t", 0, 0, "", 0, "d", "", {}]
+    return msgpack.packb([2, header, None, encode_schema(table), None])[:-1] + body
+
+
 def compiled_alone(table: TableSchema, body: Any) -> Any:
     """The rows by compiled code; None where it leaves them to the reference."""
-    makes = codec._known(encode_schema(table))[1]
-    return codec.compiled.rows(msgpack.packb(body), makes, codec.Row, ABSENT, codec.Decimal)
+    event = ALONE.event(with_body(table, msgpack.packb(body)), 1)
+    return None if event is None else event.rows
 
 
 def test_every_type_and_kind_of_event(seed: int, both: Callable[[bytes], Event | None]) -> None:
@@ -73,8 +85,8 @@ def text_of(data: bytes) -> str | None:
     """What compiled code makes of a text of these bytes; None where it leaves it to the reference."""
     head = b"\xdb" + len(data).to_bytes(4, "big")
     body = b"\x94\xc0\xc0\xc0\x91\x91" + head + data
-    rows = codec.compiled.rows(body, codec._known(encode_schema(TEXTS))[1], codec.Row, ABSENT, codec.Decimal)
-    return None if rows is None else rows[0].after[0]
+    event = ALONE.event(with_body(TEXTS, body), 1)
+    return None if event is None else event.rows[0].after[0]
 
 
 def python_text(data: bytes) -> str | None:
@@ -110,6 +122,68 @@ def test_text_with_a_wrong_byte_is_the_references(text: str, byte: int, data: st
     assert text_of(bytes(whole[:at])) == python_text(bytes(whole[:at]))
     whole[at] = byte
     assert text_of(bytes(whole)) == python_text(bytes(whole))
+
+
+def test_neighbors_share_what_they_have_in_common() -> None:
+    """Table, file, transaction and names are one object as long as they are equal. A name that only begins alike is another."""
+    names = [("binlog.000001", "0-1-1", "d"), ("binlog.000001", "0-1-10", "dä"), ("binlog.00000", "0-1-1", "dä"), ("", "", "")]
+    tables = [NARROW, ALL, NARROW._replace(table="narro"), NARROW._replace(primary_key=(1,))]
+    headers = [
+        [2, 1, file, 100, 50, 5, 1, gtid, 0, 0, gtid, 0, name, "", {"xid": gtid, name: name}] for file, gtid, name in names
+    ]
+    chosen = [(header, table) for header in headers for table in tables for _ in range(2)]
+    payloads = [msgpack.packb([2, header, None, encode_schema(table), [None] * 4]) for header, table in chosen]
+    events = list(codec.decode_each(payloads, range(len(chosen))))
+    for event, number, (header, table) in zip(events, range(len(chosen)), chosen, strict=True):
+        assert (event.position.file, event.transaction, event.position.gtids, event.database) == (
+            header[2],
+            header[7],
+            header[7],
+            header[12],
+        )
+        assert (event.table, event.props, event.sequence) == (table, header[14], number)
+    for event, same in zip(events[::2], events[1::2], strict=True):
+        assert same.table is event.table
+        assert same.position.file is event.position.file
+        assert same.transaction is event.transaction is event.position.gtids
+        assert same.props is not event.props
+
+
+def test_a_batch_is_its_events(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each event of many is what it is alone, whatever came before: of another table, with sources, damaged."""
+    chance = random.Random(seed)
+    payloads = [payload for table in (ALL, NARROW) for payload in random_events(chance, 60, table)]
+    place = {"b": ["f.000007", 4, "0-1-1"], "a": ["f.000001", 400, "ä"]}
+    for entry in (2, 3, 5):
+        header = [entry, 1, "binlog.000001", 100, 50, 5, 1, "t", 0, 0, "", 3, "d", "", {"xid": "5"}]
+        payloads += [
+            msgpack.packb([2, header, [sources, 3, 9], None, None])
+            for sources in (place, {}, dict.fromkeys("abcdefghijklmnopq", place["a"]))
+        ]
+    payloads += [payload[: chance.randrange(len(payload))] for payload in payloads[::5]]
+    chance.shuffle(payloads)
+    with monkeypatch.context() as patch:
+        patch.setattr(codec, "COMPILED", False)
+        wanted = [shown(decoded(payload)) for payload in payloads]
+    for kind in (bytes, memoryview, bytearray):
+        each = codec.decode_each(map(kind, payloads), itertools.repeat(7))
+        for one in wanted:
+            try:
+                found: Event | StoreCorrupt = next(each)
+            except StoreCorrupt as error:
+                found = error
+            assert shown(found) == one
+        assert list(each) == []
+
+
+def test_bytes_that_are_none_are_refused() -> None:
+    """Neither text nor a view that was released is read."""
+    view = memoryview(random_events(random.Random(1), 1)[0])
+    view.release()
+    for payload in (view, "text", None, memoryview(b"abcdef")[::2]):
+        for read in (lambda payload: codec.decode(payload), lambda payload: list(codec.decode_each([payload], [1]))):
+            with pytest.raises((TypeError, ValueError, BufferError)):
+                read(payload)
 
 
 def test_the_collector_does_not_know_rows(seed: int) -> None:
@@ -197,7 +271,8 @@ def test_bodies_that_are_none() -> None:
     for body in (None, 5, [], [None] * 3, [None] * 5, [None, [[1]], None, [[1], [2]]], [None, {}, None, None], "text"):
         assert compiled_alone(TableSchema("d", "t", (ALL.columns[0],)), body) is None
     assert compiled_alone(TableSchema("d", "t", (ALL.columns[0],)), [None] * 4) == ()
-    assert codec.compiled.rows(msgpack.packb([None] * 4) + b"\x00", b"", codec.Row, ABSENT, codec.Decimal) is None
+    assert ALONE.event(with_body(NARROW, msgpack.packb([None] * 4)), 1) is not None
+    assert ALONE.event(with_body(NARROW, msgpack.packb([None] * 4) + b"\x00"), 1) is None
 
 
 def test_schemas_with_lists_for_text(both: Callable[[bytes], Event | None]) -> None:
