@@ -20,7 +20,7 @@ from shmstore.producer.stop import Stop, Stopped
 
 FIRST_ROWS = 20_000
 MOST_ROWS = 200_000
-PIECE_BYTES = 1 << 16  # of an answer that are given at once, while they are in the processor's cache; the server sends more meanwhile
+PIECE_BYTES = 1 << 16  # of an answer that are given at once, while they are in the processor's cache
 KEYS_AT_ONCE = 500
 LOAD_PAUSE = 0.5  # seconds between two looks at a server that has much to do
 
