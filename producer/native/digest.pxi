@@ -74,6 +74,19 @@ cdef const uint8_t* _array_begins(const uint8_t* p, const uint8_t* end, size_t* 
     return p + 1 + width
 
 
+cdef const uint8_t* value_within(const uint8_t* p, const uint8_t* end) except NULL:
+    """Where a value ends that must end before `end`."""
+    cdef Py_ssize_t head = 1
+    if p < end and p[0] in (0xC4, 0xC5, 0xC6, 0xD9, 0xDA, 0xDB):
+        head = 1 + (1 << (p[0] - (0xC4 if p[0] < 0xD0 else 0xD9)))
+    if end - p < head:
+        raise ValueError("rows end inside a row")
+    p = value_end(p)
+    if p > end:
+        raise ValueError("rows end inside a value")
+    return p
+
+
 def row_numbers(const uint8_t[::1] data, tuple key, uint64_t point):
     """Return 16 bytes for each row of `data`, a MessagePack array of rows: the number of its key, then that of the row, at `point`; `key`:
     where the values of the key are in a row. Raises ValueError where `data` is something else."""
@@ -84,8 +97,8 @@ def row_numbers(const uint8_t[::1] data, tuple key, uint64_t point):
     cdef uint64_t* out
     cdef Buffer joined
     cdef uint64_t powers[4]
-    cdef size_t rows, width, i
-    cdef int j, k, n = len(key), most = max(key) + 1
+    cdef size_t rows, width, i, j
+    cdef int k, n = len(key), most = max(key) + 1
     cdef int* places
     cdef bint together = True
     if not data.shape[0]:
@@ -114,14 +127,10 @@ def row_numbers(const uint8_t[::1] data, tuple key, uint64_t point):
             p = _array_begins(p, end, &width)
             if width < <size_t>most:
                 raise ValueError(f"a row has {width} values, and its key needs {most}")
-            for j in range(<int>width):
-                if j <= most:
+            for j in range(width):
+                if j <= <size_t>most:
                     values[j] = p
-                if p >= end:
-                    raise ValueError("rows end inside a row")
-                p = value_end(p)
-            if p > end:
-                raise ValueError("rows end inside a value")
+                p = value_within(p, end)
             if width == <size_t>most:
                 values[most] = p
             if together:

@@ -92,6 +92,11 @@ cdef object taken(Column* column, int64_t rows):
     if column.kind == SKIP:
         return None
     cdef bint sized = column.kind >= TEXT
+    cdef void* shrunk
+    if sized and column.capacity > column.size + column.size // 4:  # what the first rows said was too much: the column may be kept for long
+        shrunk = realloc(column.text, max(1, column.size))
+        if shrunk != NULL:
+            column.text = <uint8_t*>shrunk
     return (
         column.nulls,
         column.zeros,

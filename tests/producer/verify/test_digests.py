@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import random
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 
 from shmstore.encoding.codec import Packed, pack
-from shmstore.producer.native_code import COMPILED
+from shmstore.producer.native_code import COMPILED, compiled
 from shmstore.producer.verify.digests import PRIME, Digests, any_point, differing, numbers_of, row_numbers
 
 SIZES = (*range(70), 127, 128, 129, 255, 256, 257, 384, 70_000)  # around words and runs of words, and MessagePack's heads
@@ -117,3 +120,48 @@ def test_what_is_no_rows_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"rows|a row"):
             row_numbers(Packed(wrong), key, 3)
+
+
+@pytest.mark.skipif(not COMPILED, reason="of the compiled code")
+def test_damaged_rows_end_within_their_memory(seed: int) -> None:
+    """Rows that are cut off, or damaged, behind which no memory is: an error or numbers, and never a look at what is behind. Python takes them for the
+    same."""
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 2 * page)
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(ctypes.c_void_p(begin + page), page, 0) == 0
+    chance = random.Random(seed)
+    heads = [b"\x91\xdd\x80\0\0\0", b"\x91\x91\xdb", b"\x91\x91\xc4", b"\x91\x91\xc6", b"\x91\x92\xc6\xff\xff\xff\xff\x01"]
+    whole = pack([[1, "some text", b"bytes" * 60, None, 2.5], [2, "x" * 300, b"", None, -1]])
+    damaged = [whole[: chance.randrange(1, len(whole))] for _ in range(300)]
+    for _ in range(1_000):
+        one = bytearray(whole)
+        for _ in range(chance.randrange(1, 4)):
+            one[chance.randrange(len(one))] = chance.randrange(256)
+        damaged.append(bytes(one))
+    for text in [*heads, *damaged]:
+        memory[page - len(text) : page] = text
+        at = (ctypes.c_char * len(text)).from_address(begin + page - len(text))
+        for key in ((0,), (500,), (1, 3)):
+            try:
+                found = compiled.row_numbers(memoryview(at).cast("B"), key, 5)
+            except ValueError:
+                continue
+            assert np.frombuffer(found, np.uint64).reshape(-1, 2).tolist() == compare(text, key)
+
+
+def compare(text: bytes, key: tuple[int, ...]) -> list[list[int]]:
+    """The numbers of rows whose values are not read, as their definition gives them."""
+    rows, at = list[list[int]](), 1 if text[0] < 0xDC else 3 if text[0] == 0xDC else 5
+    while at < len(text):
+        unpacker = msgpack.Unpacker(strict_map_key=False)
+        unpacker.feed(text[at:])
+        width, values = unpacker.read_array_header(), list[bytes]()
+        for _ in range(width):
+            before = unpacker.tell()
+            unpacker.skip()
+            values.append(text[at + before : at + unpacker.tell()])
+        rows.append([polynomial(b"".join([values[i] for i in key]), 5), polynomial(text[at : at + unpacker.tell()], 5)])
+        at += unpacker.tell()
+    return rows
