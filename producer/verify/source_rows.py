@@ -93,8 +93,7 @@ class SourceRows:
         for at in range(0, len(keys), KEYS_AT_ONCE):
             wanted_ = " OR ".join(f"({self._is(places, key)})" for key in keys[at : at + KEYS_AT_ONCE])
             answer = self._asked(self._selection.sql_where(wanted_))
-            while not self._come(answer):
-                pass
+            self._come(answer)
             if len(answer):
                 found += unpack_rows(self._taken(answer))
         return found

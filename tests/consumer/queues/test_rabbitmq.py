@@ -108,7 +108,7 @@ def test_a_server_that_is_full(store_name: str, monkeypatch: pytest.MonkeyPatch)
     with rabbit_server("vm_memory_high_watermark.absolute = 1MB") as server:
         queue = RabbitMQ(server.address)
 
-        def told() -> bool:
+        def refused() -> bool:
             try:
                 queue.open()
                 queue.send([Message(store_name, b"k", b"1")], Mark(1, 1))
@@ -116,7 +116,7 @@ def test_a_server_that_is_full(store_name: str, monkeypatch: pytest.MonkeyPatch)
                 return "in 2 s: low on memory; free memory or disk space" in str(error)
             return False
 
-        wait_for(told)
+        wait_for(refused)
         queue.close()
 
 

@@ -662,8 +662,8 @@ def test_after_kill_9_it_goes_on_where_it_was(mariadb: Server, database: str, tm
         copy(broken=True)
         done = outcome(0)
         assert done.returncode == 0, done.stderr
-        rows, differences, told, pieces = json.loads(done.stdout)
-        assert (rows - 20_000 in (0, -1), differences, told, pieces) == (True, 1, [[779]], 15)
+        rows, differences, keys, pieces = json.loads(done.stdout)
+        assert (rows - 20_000 in (0, -1), differences, keys, pieces) == (True, 1, [[779]], 15)
         assert not list((tmp_path / run.settings.store / "verify").iterdir())
 
 
