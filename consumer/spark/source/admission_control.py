@@ -32,12 +32,15 @@ class AdmissionControlReader(StreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the newest event of the store, for the query's progress report."""
+        return self._again(self._newest).to_dict()
+
+    def _newest(self) -> Offset:
         store = self._owner.store
-        return Offset.at(store.name, store.epoch, store.newest, store.latest_position).to_dict()
+        return Offset.at(store.name, store.epoch, store.newest, store.latest_position)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Freeze the end: what comes later is for the next run."""
-        self._freeze(Start("latest"))
+        self._again(lambda: self._freeze(Start("latest")))
 
 
 def limit_of(limit: ReadLimit, options: SourceOptions) -> BatchLimit:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from shmstore import PositionNotFound, StoreClosed, SubscriptionLost
+from shmstore import PositionNotFound, StoreError, SubscriptionLost
 from shmstore.consumer.remote.events import RemoteEvents
 from shmstore.consumer.spark.callbacks import readable
 from shmstore.consumer.spark.decode.decoder import Decoder, SchemaChanged
@@ -67,7 +67,7 @@ class StreamReader(DataSourceStreamReader):
     @readable()
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins. Spark asks twice, and again when batch 0 is run again: the answer stays."""
-        return self._owner.first_offset().to_dict()
+        return self._again(lambda: self._owner.first_offset().to_dict())
 
     @readable()
     def plan(self, start: dict[str, Any], limit: BatchLimit, committed: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -174,20 +174,25 @@ class StreamReader(DataSourceStreamReader):
         return record_batches(partition.chunks(), self._decoder, partition.sources, partition.names)  # type: ignore[attr-defined]
 
     def _again(self, call: Callable[[], Answer]) -> Answer:
-        """Return what `call` returns, called again where its store was removed meanwhile: it then finds it restored.
+        """Return what `call` returns, of one life of the store: it is called again where the store was removed meanwhile, and is there again.
 
-        The same holds for failOnDataLoss=false where events went, or the subscription was evicted, while it ran: it then begins at the oldest event.
+        The same holds, once, for failOnDataLoss=false where events went, or the subscription was evicted, while it ran: it then begins at the
+        oldest event.
         """
-        try:
-            return call()
-        except StoreClosed:
-            return call()
-        except (SubscriptionLost, PositionNotFound) as error:
-            if self._options.fail_on_data_loss:
-                raise
-            if isinstance(error, SubscriptionLost):
-                self._owner.leave()
-            return call()
+        has_continued = False
+        while True:
+            self._owner.renew()
+            try:
+                return call()
+            except (StoreError, PositionNotFound) as error:
+                if self._owner.lost:  # nothing that its last life said counts
+                    continue
+                gone = isinstance(error, SubscriptionLost | PositionNotFound)
+                if not gone or has_continued or self._options.fail_on_data_loss:
+                    raise
+                has_continued = True
+                if isinstance(error, SubscriptionLost):
+                    self._owner.leave()
 
     # ---------------------------------------------------------------- end
 

@@ -24,6 +24,7 @@ from shmstore import (
     EventStore,
     Position,
     PositionNotFound,
+    StoreClosed,
     Subscription,
     SubscriptionInUse,
     SubscriptionLost,
@@ -63,14 +64,25 @@ class SubscriptionOwner:
 
     @property
     def store(self) -> EventStore:
-        """The store, attached. One that was removed is restored from its home, or waited for: `storeTimeout`. Raises `StoreNotFound`."""
+        """The store, attached: the same object, with its subscription, until `renew` or `leave`. Raises `StoreNotFound`."""
+        if self._store is None:
+            self._store = attach(self._options)  # a missing store is most likely a wrong name: an error at once
+        return self._store
+
+    @property
+    def lost(self) -> bool:
+        """True where the store was removed, or its memory taken away: what is asked of it now is answered from what is left, or not at all."""
+        return self._store is not None and self._store.lost
+
+    def renew(self) -> None:
+        """Attach again where the store is `lost`: it is restored from its home, or waited for, `storeTimeout`. Raises `StoreNotFound`.
+
+        Not within what one call of Spark asks: its answer is about one life of the store.
+        """
         before = self._store
         if before is not None and before.lost:
             self.leave()
             self._store = retried(before.attach_again, self._options.store_timeout)
-        if self._store is None:
-            self._store = attach(self._options)  # a missing store is most likely a wrong name: an error at once
-        return self._store
 
     @property
     def subscription(self) -> Subscription | None:
@@ -89,9 +101,8 @@ class SubscriptionOwner:
 
         Raises `SubscriptionInUse`, `PositionNotFound`.
         """
-        store = self.store  # first: where it was lost, its subscription went with it
         if self._subscription is None:
-            *names, last = self._names(store, start)
+            *names, last = self._names(self.store, start)
             seconds = _HANDOVER
             for name in names:
                 with suppress(SubscriptionInUse):
@@ -292,10 +303,16 @@ class SubscriptionOwner:
         )
 
     def wait_for(self, offset: Offset, *, end: bool = False) -> int:
-        """Return `locate(offset)`, waiting up to `storeTimeout` for the producer of a re-created store to reach it."""
+        """Return `locate(offset)`, waiting up to `storeTimeout` for the producer of a re-created store to reach it. Raises `StoreClosed`, too."""
         more = ", or make the store larger, if it is full before all sources have reached it" if offset.of_group else ""
+
+        def located() -> int | None:
+            if self.lost:
+                raise StoreClosed(f"store {self.store.name!r} was removed: attach again, or create it again")
+            return self.locate(offset, end=end)
+
         return awaited(
-            lambda: self.locate(offset, end=end),
+            located,
             self._options.store_timeout,
             lambda: (
                 f"store {self.store.name!r} was re-created and has not reached {offset} again within {self._options.store_timeout:g} s "

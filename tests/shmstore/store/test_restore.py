@@ -31,6 +31,7 @@ from shmstore.home.home import Home
 from shmstore.log import log_set
 from shmstore.log.format import BLOCK
 from shmstore.memory.layout import header_word
+from shmstore.memory.segment import Segment
 from shmstore.ring.cursors import FLOOR, LOGGED
 from tests.shmstore.samples import ddl, position
 from tests.shmstore.store.logged import payload, read_all, reboot, taken
@@ -214,15 +215,22 @@ def test_a_put_under_way_when_the_segment_is_taken_away_is_in_the_log(name: str,
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_oversized_put_under_way_when_the_segment_is_taken_away(name: str, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     """It raises with nothing stored, or its event is in the log: noticed before or after the last look of the process that writes the payload."""
-    wrote = shmstore.ring.overflow.write
+    wrote, look, looking = shmstore.ring.overflow.write, Segment.look, threading.RLock()
+
+    def look_alone(segment: Segment) -> bool:
+        with looking:
+            return look(segment)
+
+    monkeypatch.setattr(Segment, "look", look_alone)  # the log's thread looks about once a second: not within what follows
     with EventStore.create(name, capacity=4, memory_unit=4) as store:
         store.put(b"before")
 
         def noticing(segment: Any, *arguments: Any) -> None:
-            reboot(name)
-            if when == "after":
-                wrote(segment, *arguments)
-            assert not segment.look()  # as the log's thread does, about once a second
+            with looking:
+                reboot(name)
+                if when == "after":
+                    wrote(segment, *arguments)
+            assert not segment.look()
             if when == "before":
                 wrote(segment, *arguments)
 
