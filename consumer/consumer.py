@@ -152,6 +152,7 @@ class Consumer:
         self._stopped = False
         self._closed = False
         self._turn = Turn(self._interrupt)
+        self._away: tuple[int, str] | None = None  # while the store does not come back: the ack, and what the first error said
         self._moves = 0  # how often reading went elsewhere: a batch that was taken before is not given
         self._waits = False  # an async get, in its thread
         self._cancelled = False  # that get
@@ -303,16 +304,21 @@ class Consumer:
             False where `stop` ended the wait for the store.
 
         Raises:
-            StoreClosed: The error `closed`, where the store does not come back, or is no longer the same.
+            StoreClosed: The store does not come back, or is no longer the same. The next call tries again.
         """
         before, name = self.store, self.subscription.name
-        acked = self._acked  # of one that was closed it raises StoreClosed, too
-        if self._closed or not before.has_log or not before.lost or not isinstance(before, EventStore):
+        if self._closed or not isinstance(before, EventStore):
             raise closed
-        with suppress(ShmStoreError):
-            self.subscription.close()  # its ack is in the home then
-        if self._owns_store:
-            before.close()
+        if self._away is None:
+            acked = self._acked  # of one that was closed it raises StoreClosed, too
+            if not before.has_log or not before.lost:
+                raise closed
+            self._away = acked, str(closed)
+            with suppress(ShmStoreError):
+                self.subscription.close()  # its ack is in the home then
+            if self._owns_store:
+                before.close()
+        acked, says = self._away
 
         def ended() -> bool:
             return self._cancelled or self._stopped
@@ -324,7 +330,7 @@ class Consumer:
         except StoreError as error:
             if ended():
                 return False
-            raise closed from error
+            raise StoreClosed(says) from error
         _log.info(
             "store %r was removed and is available again: subscription %r continues after event %d",
             before.name,
@@ -342,7 +348,7 @@ class Consumer:
         except BaseException:
             store.close()
             raise
-        self.store, self.subscription, self._owns_store = store, subscription, True
+        self.store, self.subscription, self._owns_store, self._away = store, subscription, True, None
         self._elsewhere()
 
     def _elsewhere(self) -> None:
@@ -375,7 +381,7 @@ class Consumer:
 
     @property
     def _acked(self) -> int:
-        return self.subscription.ack_cursor.sequence
+        return self.subscription.ack_cursor.sequence if self._away is None else self._away[0]
 
     def ack(self, what: Batch | int | Position | None = None) -> None:
         """Ack everything up to and including `what`. Acked events never come again; events after them stay delivered.
@@ -402,7 +408,8 @@ class Consumer:
         """Deliver again what was not acked: the next batch begins with it."""
         with self._turn:
             self._elsewhere()
-            self.subscription.rollback()  # also a batch that an interrupt lost between the get and the loop
+            if self._away is None:  # else it begins at the ack in any case
+                self.subscription.rollback()  # also a batch that an interrupt lost between the get and the loop
 
     def seek(self, start: Start) -> None:
         """Continue at `start`. Everything before it counts as acked.

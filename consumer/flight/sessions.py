@@ -123,6 +123,13 @@ class FlightSession:
         """Up to where the client has acked and got."""
         return {"acked": list(self.subscription.ack_cursor), "got": list(self.subscription.get_cursor)}
 
+    @property
+    def held(self) -> int:
+        """Events that the client has got and not acked; none while the store is away."""
+        with suppress(StoreClosed):
+            return self.subscription.get_cursor.sequence - self.subscription.ack_cursor.sequence
+        return 0
+
     def reattached(self, call: Callable[[bool], Any]) -> Any:
         """Return what `call` returns, called again (True) where the store was removed and restored from its log."""
         try:
@@ -264,8 +271,7 @@ class FlightSessions:
             with suppress(SessionUnknown):
                 place = session.place
                 with session.turn(place):
-                    held = session.subscription.get_cursor.sequence - session.subscription.ack_cursor.sequence
-                    name = session.subscription.name
+                    held, name = session.held, session.subscription.name
                     self._end(id, session)
                 if held:
                     why = "left" if left else f"not been heard for {silent:.0f} s"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,6 +112,61 @@ def test_a_store_that_does_not_come_back(store: EventStore, monkeypatch: pytest.
     with pytest.raises(StoreClosed):
         list(reader)
     reader.close()
+
+
+@contextmanager
+def away(store: EventStore, state: Path) -> Iterator[None]:
+    """Memory and home of the store are not there during the block."""
+    store.close()
+    home = state / store.name
+    aside = home.rename(state.parent / "aside")
+    os.unlink(store.segment.where)
+    yield
+    aside.rename(home)
+
+
+def test_a_store_that_comes_back_late(store: EventStore, monkeypatch: pytest.MonkeyPatch, reach: Reach, state: Path) -> None:
+    """A reader that has got an error continues with its next call once the store is there again, and a new loop does."""
+    put(store, range(1))
+    with Consumer(reach(store.name), "audit", limit_events=3, timeout=2) as reader:
+        assert next(reader).last == 2
+        reader.ack()
+        with away(store, state), monkeypatch.context() as patch:
+            patch.setattr(consumer, "RETURN_SECONDS", 0.2)
+            for _ in range(2):
+                with pytest.raises(StoreClosed, match="was removed"):
+                    next(reader)
+        with EventStore.attach(store.name) as again:
+            put(again, range(1, 2))
+        assert [batch.first for batch in reader] == [3]
+
+
+def test_a_wait_for_a_store_that_is_canceled(store: EventStore, monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
+    """A loop of asyncio that is canceled while its store is away continues with the next call once the store is there again."""
+    put(store, range(1))
+    retried, waits = consumer.retried, threading.Event()
+
+    def noted(*arguments: Any) -> Any:
+        waits.set()
+        return retried(*arguments)
+
+    monkeypatch.setattr(consumer, "retried", noted)
+
+    async def main() -> list[int]:
+        async with Consumer(store.name, "audit", limit_events=3, timeout=2) as reader:
+            assert (await anext(reader)).last == 2
+            reader.ack()
+            with away(store, state):
+                waiting = asyncio.ensure_future(anext(reader))
+                await asyncio.to_thread(waits.wait)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+            with EventStore.attach(store.name) as again:
+                put(again, range(1, 2))
+            return [batch.first async for batch in reader]
+
+    assert asyncio.run(main()) == [3]
 
 
 def test_stop_ends_the_wait_for_a_store(store: EventStore, reach: Reach) -> None:

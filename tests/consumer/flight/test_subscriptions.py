@@ -22,6 +22,7 @@ from shmstore import (
     StoreUnreachable,
     SubscriptionInUse,
 )
+from shmstore.consumer import consumer
 from shmstore.consumer.flight import FlightSettings, sessions
 from shmstore.consumer.flight.process import serving
 from shmstore.consumer.flight.server import FlightServer
@@ -212,6 +213,34 @@ def test_a_store_that_is_another_one(server: FlightServer, store_name: str) -> N
     with EventStore.create(store_name, capacity=64, log=False), pytest.raises(StoreError, match=r"attach again|another one"):
         next(consumer)
     consumer.close()
+
+
+def test_a_client_that_leaves_while_its_store_is_away(
+    server: FlightServer,
+    client: flight.FlightClient,
+    log_store: EventStore,
+    store_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its session ends like every other one, and those of others after it."""
+    monkeypatch.setattr(consumer, "RETURN_SECONDS", 0.2)
+    monkeypatch.setattr(sessions, "GRACE", 0.0)
+    ids = ["a" * 16, "b" * 16]
+    with EventStore.create(f"{store_name}-too", capacity=64, log=False) as other:
+        for store, session in zip((log_store, other), ids, strict=True):
+            store.put(transaction(0))
+            act(client, "subscribe", store=store.name, subscription="audit", session=session)
+            get(client, session=session, timeout=0)
+        log_store.close()
+        EventStore.unlink(log_store.name, log=True)
+        with pytest.raises(flight.FlightServerError, match="was removed"):
+            get(client, session=ids[0], timeout=0)
+        client.close()
+        await_that(lambda: server._sessions.names() == [])
+        assert [each.owner_pid for each in other.subscriptions()] == [0]
+    EventStore.unlink(other.name)
+    assert "could not be looked after" not in caplog.text
 
 
 def test_new_subscriptions_are_bounded(store: EventStore, caplog: pytest.LogCaptureFixture) -> None:
