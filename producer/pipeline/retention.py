@@ -64,30 +64,32 @@ class Retention:
         self._thread: threading.Thread | None = None
         self._begins: tuple[ServerAddress | None, str, float] = (None, "", 0.0)  # of which server's file, and when
         self.purge_ms = 0  # as `StreamStat` has it
-        self._end: tuple[Position, float] | None = None  # where the server wrote at the last look, and when that was
+        # Each with its server: a look at the one before may still be under way.
+        self._end: tuple[SourceServer, Position, float] | None = None  # where it wrote at the last look, and when that was
+        self._reset: tuple[SourceServer, str] | None = None  # what shows that its binlog is not the one that the stream reads
         self._still: tuple[Position, float] | None = None  # where the stream has sent all, and since when it says so
-        self._reset = ""  # what shows that the server's binlog is another than the one that the stream reads
 
     def use(self, server: SourceServer) -> None:
         """Look at `server` from now on, and soon."""
         self._server, self._next = server, 0.0
-        self._end, self._still, self._reset = None, None, ""
+        self._end, self._still, self._reset = None, None, None
 
     def heartbeat(self, position: Position) -> None:
         """The stream says that it has sent all, up to `position`. Raises `LinkLost` where the server has written more, or less: a stream of
         a binlog that was reset has heartbeats forever, and nothing else."""
-        if self._reset:
-            raise LinkLost(self._reset)
+        server, known, reset = self._server, self._end, self._reset
+        if reset is not None and reset[0] is server:
+            raise LinkLost(reset[1])
         now = time.monotonic()
         if self._still is None or self._still[0] != position:  # one that passes over what is not asked for moves on
             self._still = position, now
             return
-        if self._end is None or self._server is None:
+        if known is None or known[0] is not server:
             return
-        end, asked = self._end
+        _, end, asked = known
         if position.order < end.order and now - max(asked, self._still[1]) > SURE:
             raise LinkLost(
-                f"{self._server.endpoint.where} has written up to {end.file}:{end.offset}, and its stream, at {position.file}:{position.offset}, says that "
+                f"{server.endpoint.where} has written up to {end.file}:{end.offset}, and its stream, at {position.file}:{position.offset}, says that "
                 "it has sent all: its binlog was reset, or is another server's"
             )
 
@@ -133,10 +135,11 @@ class Retention:
         end = log_end(session, server)
         if end.order < position.order:
             self._reset = (
+                server,
                 f"{server.endpoint.where} writes at {end.file}:{end.offset}, and was read up to {position.file}:{position.offset} before: its binlog was "
-                "reset (RESET BINARY LOGS AND GTIDS, RESET MASTER)"
+                "reset (RESET BINARY LOGS AND GTIDS, RESET MASTER)",
             )
-        self._end = end, time.monotonic()
+        self._end = server, end, time.monotonic()
 
     def _update(self, server: SourceServer, needed: dict[str, Position], session: ServerSession) -> None:
         kept = kept_seconds(session, server)

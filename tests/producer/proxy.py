@@ -19,6 +19,7 @@ class CuttingProxy:
         self.target, self.budget = port, budget
         self.cuts = self.connections = 0
         self.stalled = threading.Event()  # while set, connections stay open and nothing passes
+        self.away = threading.Event()  # while set, a new connection ends at once
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._closing = False
@@ -33,6 +34,9 @@ class CuttingProxy:
             except OSError:
                 return
             self.connections += 1
+            if self.away.is_set():
+                client.close()
+                continue
             threading.Thread(target=self._forward, args=(client,), daemon=True).start()
 
     def _forward(self, client: socket.socket) -> None:
