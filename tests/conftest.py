@@ -14,6 +14,7 @@ import gc
 import itertools
 import os
 import random
+import signal
 import sys
 import tempfile
 import zlib
@@ -51,6 +52,11 @@ os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze)
 
 _state = tempfile.TemporaryDirectory(prefix="shmstore-tests-")
 os.environ["SHMSTORE_STATE"] = _state.name  # the homes of stores: never those of the user that runs the tests
+
+
+# A script that runs the tests in its background lets them ignore Ctrl-C, and so would what they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis looks at its option

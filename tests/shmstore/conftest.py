@@ -89,12 +89,15 @@ def interrupted() -> Iterator[Callable[[Callable[[], object]], None]]:
     def handler(signum: int, frame: object) -> None:
         raise SystemExit(143) if signum == signal.SIGTERM else KeyboardInterrupt
 
+    def called(call: Callable[[], object], timer: threading.Timer) -> None:
+        timer.start()
+        call()
+
     def interrupt(call: Callable[[], object]) -> None:
         for number, error in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)):
             timer = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, number))
-            timer.start()
             with pytest.raises(error):
-                call()
+                called(call, timer)
             timer.join()
 
     old = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}

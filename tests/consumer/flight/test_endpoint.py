@@ -235,9 +235,16 @@ def test_what_is_no_request(server: Endless, body: bytes) -> None:
 def test_a_wait_ends_by_a_wake(server: Endless) -> None:
     """An answer that does not come ends for the thread that waits when another wakes it; the next call is answered."""
     link = link_to(server)
-    threading.Timer(0.3, link.wake).start()
+
+    def wake() -> None:
+        await_that(lambda: server.written > 0)
+        link.wake()
+
+    waker = threading.Thread(target=wake)
+    waker.start()
     with pytest.raises(Woken):
         link.get({"blocks": 1 << 20}, 600, wakes=True)
+    waker.join()
     assert link.action("any", {}) == {"echo": {}}
     await_that(lambda: server.ended == 1)
     link.close()

@@ -377,8 +377,9 @@ def reached(log: Log, sequence: int) -> None:
         pass
 
 
-def test_a_put_wakes_the_appender(made):
+def test_a_put_wakes_the_appender(made, monkeypatch):
     """It arms itself when nothing waits; a put wakes it, and what was put is appended; a stop ends it at once."""
+    monkeypatch.setattr(module, "_SLEEP", 30)
     log = made()
     log.keep()
     running, wakeups = Running(log), Wakeups(log.segment)

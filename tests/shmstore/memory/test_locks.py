@@ -303,11 +303,14 @@ def test_a_signal_ends_a_wait(condition, error):
     def raising(signum: int, frame: object) -> None:
         raise error
 
+    def wait() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        condition.wait(120)
+
     before = signal.signal(signal.SIGALRM, raising)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(error):
-            condition.wait(120)
+            wait()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -504,7 +504,7 @@ def test_a_spin_too_short_ends_in_a_sleep(make, attach, start, no_slices):
         reader.ack(batch)
 
 
-def test_a_reader_in_full_flow_goes_on_looking(make, attach, start, monkeypatch):
+def test_a_reader_in_full_flow_goes_on_looking(make, attach, start, monkeypatch, no_slices):
     """Once a sleep was short, the reader looks for events before it sleeps, and does so again for as long as a short look finds some."""
     reader, got = hurried(make, attach, start, monkeypatch, brief=SOON)
     for i in range(5):
@@ -516,7 +516,7 @@ def test_a_reader_in_full_flow_goes_on_looking(make, attach, start, monkeypatch)
         assert contents(got.result(SOON)) == [b"%d" % i]
 
 
-def test_a_long_look_is_followed_by_a_sleep(make, attach, start, monkeypatch):
+def test_a_long_look_is_followed_by_a_sleep(make, attach, start, monkeypatch, no_slices):
     """A look that took as long as a sleep costs is not repeated: the next wait sleeps at once."""
     reader, got = hurried(make, attach, start, monkeypatch, brief=0.0)
     reader.ack(got.result(SOON))

@@ -40,8 +40,8 @@ def handled(handler: Callable[[int, Any], None], number: int = signal.SIGALRM, a
     """Have the main thread, which waits inside, get a signal."""
     before = signal.signal(number, handler)
     timer = threading.Timer(after, signal.pthread_kill, (threading.main_thread().ident, number))
-    timer.start()
     try:
+        timer.start()
         yield
     finally:
         timer.join()
@@ -65,7 +65,7 @@ def test_what_a_handler_raises_ends_the_wait(waiter, no_slices, number, error):
     def raising(number_: int, frame: object) -> None:
         raise error
 
-    with handled(raising, number), pytest.raises(error):
+    with pytest.raises(error), handled(raising, number):
         reader.get(timeout=SOON)
     assert not armed(reader)
     store.put(b"x")
@@ -218,7 +218,7 @@ def test_limits_that_cannot_be_met_are_refused_after_a_wait_too(waiter):
             reader.get(limit_events=limit)
 
 
-def test_compiled_code_does_the_usual_wait(waiter, start, monkeypatch):
+def test_compiled_code_does_the_usual_wait(waiter, start, monkeypatch, no_slices):
     """Where there is compiled code, a wait after the first, for anything at all, is its own."""
     if not shmstore.memory.mapping.COMPILED:
         pytest.skip("no compiled hot path here")
