@@ -252,23 +252,30 @@ class Top(App[None]):
                     StoreView.attach(name, state=self._observer.state, restore=False) as store,
                 ):
                     feed = Feed(store, chosen, show_values=self._show_values, back=40)
+                    lines: list[str] = []
                     while not self._again.is_set() and not store.lost:
                         if not self._paused:
-                            self._give(feed)
+                            lines += [event_line(each) for each in feed.step()]
+                            if self._given(lines, feed.passed):
+                                lines = []
                         self._again.wait(STEP)
             self._again.wait(STEP)
 
-    def _give(self, feed: Feed) -> None:
-        lines = [event_line(each) for each in feed.step()]
+    def _given(self, lines: list[str], passed: int) -> bool:
         if not self._over.is_set() and not self._again.is_set():
             with suppress(RuntimeError):  # it ended meanwhile
-                self.call_from_thread(self._take, lines, feed.passed)
+                return bool(self.call_from_thread(self._take, lines, passed))
+        return True
 
-    def _take(self, lines: list[str], passed: int) -> None:
-        self._passed = passed
-        if lines and not self._paused and not self._over.is_set():
+    def _take(self, lines: list[str], passed: int) -> bool:
+        """Show what was found; False where the events were paused since then: it is for later. A key may also have chosen another store."""
+        if self._paused:
+            return False
+        if not self._over.is_set() and not self._again.is_set():
+            self._passed = passed
             for log in self.query("#events").results(Log):
                 log.write_lines(lines)
+        return True
 
     # ------------------------------------------------------------ keys
 

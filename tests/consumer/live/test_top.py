@@ -8,7 +8,9 @@ import pty
 import select
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from textual.widgets import DataTable, Input, Log, Static
 
 from shmstore import Consumer, EventStore, EventType
 from shmstore.cli.main import main
-from shmstore.consumer.live import drawing
+from shmstore.consumer.live import drawing, top
 from shmstore.consumer.live.observer import Observer
 from shmstore.consumer.live.top import ORDERS, Top, event_line
 from shmstore.home import audit, pauses
@@ -84,7 +86,11 @@ def test_what_it_shows(store_name: str, state: Path) -> None:
 
         async def steps(pilot: Pilot[Any], app: Top) -> None:
             await until(pilot, lambda: len(cells(app, "#readers")) == 2)
-            for number in range(50):
+            store.put([change(0), end(0)])
+            await until(
+                pilot, lambda: len(lines(app)) == 1
+            )  # from now on events are followed: of those from before only the last are shown
+            for number in range(1, 50):
                 table = ("orders", "[red]x[/red]", "a\x1b[2Jb")[number % 3]
                 store.put([change(number, table=table), end(number)])
             store.put([ddl(60, "ALTER TABLE orders ADD x INT")])
@@ -147,6 +153,43 @@ def test_the_events_filtered_paused_and_sorted(store: EventStore) -> None:
             assert f"tables by {order}" in text(app, "#shown")
 
     drive([store.name], steps, show_values=True)
+
+
+@pytest.mark.parametrize("key", ["p", "n"])
+def test_a_key_between_the_look_and_the_screen(store: EventStore, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    """Events that were found when p was pressed are shown after the next p; those of another store than the one that is shown by then are not."""
+    step, pressed, looked = top.Feed.step, threading.Event(), Counter[str]()
+
+    def counted(feed: Any) -> Any:
+        looked[feed._store.name] += 1
+        return step(feed)
+
+    monkeypatch.setattr(top.Feed, "step", counted)
+    with EventStore.create(f"{store.name}-b", log=False) as other:
+
+        async def steps(pilot: Pilot[Any], app: Top) -> None:
+            call = app.call_from_thread
+
+            def late(callback: Any, *given: Any) -> Any:
+                if given[0] and not pressed.is_set():
+                    call(app.action_pause if key == "p" else app.action_next_store)
+                    pressed.set()
+                return call(callback, *given)
+
+            monkeypatch.setattr(app, "call_from_thread", late)
+            await until(pilot, lambda: app.store is not None)
+            store.put([change(1), end(1)])
+            await until(pilot, pressed.is_set)
+            if key == "n":
+                await until(pilot, lambda: looked[other.name] > 1)
+                assert lines(app) == []
+                return
+            assert "EVENTS PAUSED" in text(app, "#shown")
+            await pilot.press("p")
+            await until(pilot, lambda: len(lines(app)) == 1)
+
+        drive([store.name, other.name], steps)
+        EventStore.unlink(other.name, force=True)
 
 
 @pytest.mark.parametrize("log", [True, False])
