@@ -431,19 +431,23 @@ class Registration:
             for client, cursor in dirty.items()
             if self._versions.get(client, _NO_NODE) != _NO_NODE
         }
-        for client, cursor in dirty.items():
-            try:
-                if client in answers:
-                    self._versions[client] = self._wait(answers[client]).version
-                    self._answered(*sent)
-                else:
-                    self._create(_cursor(client), cursor.encode())
-                    self._versions[client] = 0
-            except (BadVersionError, NodeExistsError, NoNodeError):
-                self._look_again(client, cursor)
-            except BaseException:
+        left = dict(dirty)
+        try:
+            for client, cursor in dirty.items():
+                try:
+                    if client in answers:
+                        self._versions[client] = self._wait(answers[client]).version
+                        self._answered(*sent)
+                    else:
+                        self._create(_cursor(client), cursor.encode())
+                        self._versions[client] = 0
+                except (BadVersionError, NodeExistsError, NoNodeError):
+                    self._look_again(client, cursor)
+                del left[client]
+        except BaseException:  # those behind it, too: a client that acks nothing more would not be written again
+            for client, cursor in left.items():
                 self._put_back(client, cursor)
-                raise
+            raise
 
     def _put_back(self, client: Client, cursor: ClusterCursor) -> None:
         with self._lock:

@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from kazoo.handlers.threading import KazooTimeoutError
 
 from shmstore.consumer.wire.cluster import zookeeper as module
 from shmstore.consumer.wire.cluster.cursor import ClusterCursor
@@ -138,6 +139,36 @@ def test_cursors(register: Register, destination: str) -> None:
     two.forget(other)
     two.forget(other)
     assert two.clients(destination) == [client]
+
+
+def test_cursors_that_were_not_answered_are_written_later(
+    register: Register, destination: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the answers about several cursors are lost, each of them is written again, though its client acks nothing more."""
+    one, clients = register(), [Client(destination, number) for number in range(3)]
+    wait_for(lambda: one.serves(destination), "it is active")
+    for client in clients:
+        assert one.read(client) is None
+        one.begin(client, CURSOR)
+    lost: list[str] = []
+    write = one._client.set_async
+
+    class Lost:
+        def get(self, timeout: float) -> None:
+            raise KazooTimeoutError
+
+    def losing(path: str, *arguments: Any, **options: Any) -> Any:
+        if len(lost) == len(clients):
+            return write(path, *arguments, **options)
+        lost.append(path)
+        return Lost()
+
+    monkeypatch.setattr(one._client, "set_async", losing)
+    with one._lock:
+        one._dirty.update(dict.fromkeys(clients, CURSOR._replace(offset=300)))
+    one._poked.set()
+    for client in clients:
+        wait_for(lambda client=client: one.peek(client) == CURSOR._replace(offset=300), "its cursor")  # type: ignore[misc]
 
 
 def test_what_is_acked_during_the_last_look_is_written(
