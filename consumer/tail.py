@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from shmstore import Batch, ShmStoreError, StoreView
 from shmstore.consumer.consumer import Consumer
+from shmstore.consumer.formats.context import stored_values
 from shmstore.consumer.formats.formatter import Formatter
 from shmstore.consumer.formats.json_text import dump
 from shmstore.consumer.table_choice import TableChoice
@@ -145,7 +146,8 @@ def _write(
     for batch in reader:
         for event in batch:
             wanted = chosen is None or chosen(event)
-            lines = [dump(each) + b"\n" for each in formatter.documents(event, event.sequence, wanted=wanted)]
+            with stored_values(event.sequence):
+                lines = [dump(each) + b"\n" for each in formatter.documents(event, event.sequence, wanted=wanted)]
             out.writelines(lines)
             if count is not None and lines:
                 count -= 1

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from shmstore import ShmStoreError, StoreCorrupt
 from shmstore.event import ABSENT, EntryType, Event, TableSchema
 
 Convert = Callable[[Any], Any]
@@ -40,6 +43,17 @@ class Context:
             begins = f"file={event.position.file},pos={event.position.offset - event.length}"
             self.transaction = gtid(event) or begins
             self.counts.clear()
+
+
+@contextmanager
+def stored_values(sequence: int | None) -> Iterator[None]:
+    """Raise `StoreCorrupt` for event `sequence` where the block meets a value that is none of its column: no server has such a one."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error) as error:
+        if isinstance(error, ShmStoreError):
+            raise
+        raise StoreCorrupt(f"event {sequence} has a value that is none of its column: {type(error).__name__}: {error}") from error
 
 
 def gtid(event: Event) -> str | None:

@@ -44,7 +44,9 @@ def value_text(column: Column) -> Callable[[Any], str]:
 
 def plain_text(value: Any) -> str:
     """Return text as it is, and bytes as ISO-8859-1 characters, which loses nothing."""
-    return value if type(value) is str else bytes(value).decode("latin-1")
+    return (
+        value if type(value) is str else bytes(memoryview(value)).decode("latin-1")
+    )  # a number is none: `bytes` would make so many zeros
 
 
 def _decimal(value: Any) -> str:

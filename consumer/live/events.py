@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final
 
 from shmstore import StoreCorrupt, StoreView
-from shmstore.consumer.formats.context import Context
+from shmstore.consumer.formats.context import Context, stored_values
 from shmstore.consumer.formats.own import documents
 from shmstore.consumer.table_choice import tables_of
 from shmstore.encoding.codec import Header, decode, decode_schema, stored_head
@@ -98,8 +98,10 @@ class Feed:
             event = decode(payload)
             if schema is None and self._chosen.tables is not None and not any(map(self._chosen.tables.match, tables_of(event))):
                 return
-            rows = documents(event, Context(sequence=sequence))
-            yield from self._chosen_of(self._shown(made) for made in islice(rows, SHOW))
+            with stored_values(sequence):
+                yield from self._chosen_of(
+                    self._shown(made) for made in islice(documents(event, Context(sequence=sequence)), SHOW)
+                )
             self.passed += max(0, len(event.rows) - SHOW)
         except StoreCorrupt:
             self.passed += 1

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from shmstore import Row
 from shmstore.consumer.formats import debezium
 from shmstore.consumer.formats.canal_values import Values, renderings
-from shmstore.consumer.formats.context import STATEMENTS
+from shmstore.consumer.formats.context import STATEMENTS, stored_values
 from shmstore.consumer.formats.formatter import Formatter
 from shmstore.consumer.formats.json_text import dump
 from shmstore.consumer.formats.key_change import filled, key_changes
@@ -158,7 +158,8 @@ class Messages:
                 last = payload
                 if unsaid:
                     first = len(found)
-                    found += self.of_event(decode(payload, sequence - 1))
+                    with stored_values(sequence - 1):
+                        found += self.of_event(decode(payload, sequence - 1))
                     bytes_ += size_of(found[first:])
             if unsaid is None:
                 break

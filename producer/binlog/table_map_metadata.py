@@ -126,7 +126,7 @@ def read_primary_key(tags: dict[int, bytes], count: int) -> tuple[int, ...]:
         key = read_numbers(tags[Tag.PRIMARY_KEY])
     else:
         key = [index for index, _prefix in _pairs(read_numbers(tags.get(Tag.PRIMARY_KEY_WITH_PREFIX, b"")))]
-    if any(index >= count for index in key):
+    if any(index >= count for index in key) or len(set(key)) < len(key):
         raise ValueError(f"primary key {key} of a table with {count} columns")
     return tuple(key)
 

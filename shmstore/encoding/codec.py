@@ -44,7 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shmstore.encoding.conversions import MAKES, conversions
-from shmstore.encoding.row_check import check_rows, kinds_of
+from shmstore.encoding.row_check import check_rows, check_schema, kinds_of
 from shmstore.errors import BatchTooLarge, StoreCorrupt
 from shmstore.event import ABSENT, FILTERS_CHANGED, Column, Cut, EntryType, Event, EventType, Position, Row, TableSchema
 from shmstore.memory.layout import MAX_PAYLOAD, SLOT, SlotFlag
@@ -182,7 +182,9 @@ def unpack_rows(rows: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def encode_schema(table: TableSchema) -> bytes:
-    """Return the schema's bytes. The same schema always gives the same bytes, so they serve as its identity."""
+    """Return the schema's bytes. The same schema always gives the same bytes, so they serve as its identity. Raises ValueError or TypeError for what is
+    none."""
+    check_schema(table)
     bare = pack([table.database, table.table, [column[:-1] for column in table.columns], table.primary_key])
     definitions = [column.definition for column in table.columns]
     if not table.unique_key and not any(definitions):
@@ -207,7 +209,9 @@ def decode_schema(blob: bytes) -> TableSchema:
         database, table, columns, key, *more = _unpack(blob)
         definitions, unique, _ = more or ([""] * len(columns), False, 0)
         made = [Column._make([*c[:7], tuple(c[7]), text]) for c, text in zip(columns, definitions, strict=True)]
-        return TableSchema(database, table, tuple(made), tuple(key), unique)
+        schema = TableSchema(database, table, tuple(made), tuple(key), unique)
+        check_schema(schema)
+        return schema
     except (ValueError, TypeError, IndexError) as error:
         raise StoreCorrupt(f"table schema of {len(blob)} bytes cannot be read: {error}") from error
 
@@ -216,7 +220,6 @@ def decode_schema(blob: bytes) -> TableSchema:
 def _known(blob: bytes) -> tuple[TableSchema, bytes]:
     """The schema of `blob`, and what compiled code makes of its columns. A lookup by bytes costs less than one by the schema."""
     table = decode_schema(blob)
-    hash(table)  # of damaged bytes, it may hold a list or a map where text belongs
     return table, bytes([MAKES.get(column.type, 0) for column in table.columns])
 
 

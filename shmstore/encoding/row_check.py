@@ -1,5 +1,6 @@
-"""Whether the rows of an event are values of its table's columns, as the table in docs/reference/events.md has them: asked before an event of one's
-own is stored, because the process that reads it later could only say that it is damaged."""
+"""Whether a table's schema is one, and the rows of an event are values of its columns, as the table in docs/reference/events.md has them: asked before
+an event of one's own is stored, because the process that reads it later could only say that it is damaged. A schema is asked there too, by the same
+rules: all that reads a store relies on them."""
 
 from __future__ import annotations
 
@@ -11,6 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from shmstore.event import ABSENT, Column, Row, TableSchema
 
+MAX_SIZE: Final = 2**32 - 1  # of LONGTEXT and LONGBLOB
+MAX_SCALE: Final = 255  # servers keep it in a byte
+_FIELDS: Final = (str, str, int, int, int, int, str, tuple, str)  # types of the fields of `Column`; a flag may be a number
 _BITS: Final = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "integer": 32}
 _BYTES: Final = (bytes, bytearray, memoryview)
 _TEXT: Final = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set", "json", "uuid", "inet4", "inet6")
@@ -72,6 +76,30 @@ def _kind_of(column: Column) -> ColumnKind | None:
 def kinds_of(table: TableSchema) -> tuple[ColumnKind | None, ...]:
     """Return what each column of `table` takes; None for a column of a type that is not known."""
     return tuple([_kind_of(column) for column in table.columns])
+
+
+def check_schema(table: TableSchema) -> None:
+    """Raise TypeError where a field of `table` is of another type than `TableSchema` and `Column` say, ValueError where it cannot be."""
+    fields = [(table.database, str, "database"), (table.table, str, "table"), (table.unique_key, int, "unique_key")]
+    for number, column in enumerate(table.columns):
+        fields += [
+            (value, kind, f"{name} of column {number}") for value, name, kind in zip(column, Column._fields, _FIELDS, strict=True)
+        ]
+        fields += [(member, str, f"a member of column {number}") for member in column.members]
+    fields += [(index, int, "an index of primary_key") for index in table.primary_key]
+    for value, kind, what in fields:
+        if not isinstance(value, kind):
+            raise TypeError(f"table {_name(table)}: {what} is {value!r:.80}, a {type(value).__name__}: it is a {kind.__name__}")
+    for column in table.columns:
+        if not (0 <= column.size <= (64 if column.type == "bit" else MAX_SIZE) and 0 <= column.scale <= MAX_SCALE):
+            raise ValueError(
+                f"table {_name(table)}: column {column.name} ({column.type}) has size {column.size} and scale {column.scale}, which no column has"
+            )
+    key, width = table.primary_key, len(table.columns)
+    if len(set(key)) != len(key) or not all(0 <= index < width for index in key):
+        raise ValueError(
+            f"table {_name(table)}: primary_key is {key!r:.80}, and there are {width} columns: give indexes of columns, each once"
+        )
 
 
 def check_rows(table: TableSchema, rows: Iterable[Row]) -> None:
