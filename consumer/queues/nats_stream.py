@@ -5,6 +5,11 @@ of the stream: so the server takes none whose predecessor it did not take, and n
 sequence alone would not do: after one message of another instance the next but one fits again.) A batch ends with a mark: a message on a
 subject of its own, PROGRESS.STORE.SUBSCRIPTION.
 
+A stream with replicas takes each message by the sequence before it, and the next one is sent when it has the last. There the id of the last
+message would not do: each replica compares it for itself when it writes the message, and knows none after it was started again or got messages from
+another replica. It would leave out what the others keep, and everything after that, and would serve what it has as soon as it leads the stream. All
+replicas have the same sequences; and where at most one message is under way, another instance's cannot come between two of them.
+
 A batch is not atomic: after a kill the stream may end with a part of one. `open` finds it, since it is what follows the last mark, and writes a
 mark that names those sequences (and thereby fences a former instance, whose last message is no longer the stream's). What is sent next begins with the
 same events; `send` compares each with its message in the stream, and sends the rest. So each message is there once, and in order.
@@ -110,6 +115,7 @@ class NatsStream:
         self._instance = ""  # that the last mark names while it is ours
         self._sent = 0  # messages of this instance, of which each has its number in its id
         self._last = 0  # sequence that the stream ends with
+        self._window = WINDOW  # messages under way; one where the stream has replicas
         self._mark = b""  # of the last whole batch
         self._part: list[tuple[int, int]] = []  # first and last sequence of what is in the stream of the batches after it
         self._subjects: set[str] = set()  # of the stream
@@ -140,6 +146,7 @@ class NatsStream:
         self._check(config)
         await self._bind(config, {self._progress})
         self._subjects = set(config.subjects or ())
+        self._window = WINDOW if (config.num_replicas or 1) == 1 else 1
         self._largest = self._client.max_payload
         if config.max_msg_size and config.max_msg_size > 0:
             self._largest = min(self._largest, config.max_msg_size)
@@ -240,7 +247,7 @@ class NatsStream:
         self._mark = mark.to_json()
         try:
             for number, (subject, message, headers) in enumerate(made[there:], 1):
-                await self._publish(subject, message.value or b"", headers, waits=number % WINDOW == 0)
+                await self._publish(subject, message.value or b"", headers, waits=number % self._window == 0)
             await self._publish_mark()
         except APIError as error:
             if error.err_code in _WRONG_END:
@@ -276,13 +283,15 @@ class NatsStream:
 
     async def _publish(self, subject: str, data: bytes, headers: dict[str, str], waits: bool) -> None:
         """Send a message that follows the last one. The answer to one that `waits` tells of all before it: none is taken unless its predecessor was."""
-        if self._sent:
-            after = {_AFTER: f"{self._instance}-{self._sent}"}
+        if self._window == 1:
+            place = {_AFTER_SEQUENCE: str(self._last)}
         else:
-            after = {_AFTER_SEQUENCE: str(self._last)}
+            first = {_AFTER_SEQUENCE: str(self._last)}
+            after = {_AFTER: f"{self._instance}-{self._sent}"} if self._sent else first
+            place = {**after, _ID: f"{self._instance}-{self._sent + 1}"}
         self._last += 1
         self._sent += 1
-        headers = {**headers, **after, _ID: f"{self._instance}-{self._sent}"}
+        headers = {**headers, **place}
         if not waits:
             await self._client.publish(subject, data, headers=headers)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import nats
@@ -14,6 +14,7 @@ import pulsar
 import redis
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
+from nats.js.errors import ServiceUnavailableError
 
 from shmstore.consumer.queues.kafka_readers import hiding
 from tests.servers.kafka import Broker
@@ -25,6 +26,7 @@ from tests.servers.rocketmq import RocketServer
 
 LAST = b"the last message"
 MARKERS_SECONDS = 10
+LEADER_SECONDS = 60
 
 
 def messages(broker: Broker, topic: str, **settings: Any) -> dict[int, list[Any]]:
@@ -98,17 +100,31 @@ async def _streamed(server: NatsServer, topic: str) -> dict[int, list[Any]]:
     found: dict[int, list[Any]] = {}
     for subject in (topic, f"{topic}.*"):
         asked = json.dumps({"subject": subject}).encode()
-        while "error" in (answer := json.loads((await client.request("$JS.API.STREAM.NAMES", asked)).data)):
+        names = "$JS.API.STREAM.NAMES"
+        while "error" in (answer := json.loads((await _answered(lambda: client.request(names, asked))).data)):  # noqa: B023
             await asyncio.sleep(0.1)  # a cluster whose leader just came back
         for stream in answer["streams"] or ():
-            about = await jetstream.stream_info(stream, subjects_filter=subject)
+            about = await _answered(lambda: jetstream.stream_info(stream, subjects_filter=subject))  # noqa: B023
             for name, count in (about.state.subjects or {}).items():
-                reader = await jetstream.subscribe(name, stream=stream, ordered_consumer=True)
+                reader = await _answered(lambda: jetstream.subscribe(name, stream=stream, ordered_consumer=True))  # noqa: B023
                 number = int(name.rpartition(".")[2]) if name != topic else 0
                 found[number] = [await reader.next_msg(30) for _ in range(count)]
                 await reader.unsubscribe()
     await client.close()
     return found
+
+
+async def _answered(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """Ask again until there is an answer: a stream of several servers may have no leader now. Where the leader just changed, servers of version 2.9 may
+    answer with something else, of which nats-py makes a TypeError."""
+    until = time.monotonic() + LEADER_SECONDS
+    while True:
+        try:
+            return await ask()
+        except (nats.errors.TimeoutError, ServiceUnavailableError, TypeError):
+            if time.monotonic() > until:
+                raise
+            await asyncio.sleep(0.1)
 
 
 def published(server: NatsServer, topic: str) -> dict[int, list[tuple[bytes | None, bytes | None]]]:

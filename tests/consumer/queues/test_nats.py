@@ -8,6 +8,7 @@ import random
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ from shmstore.consumer.queues.queue import Mark, Message, QueueRefused, QueueUnr
 from shmstore.event import EventType, Row
 from tests.certificates import self_signed
 from tests.consumer.queues.reading import streamed
-from tests.consumer.queues.senders import send
+from tests.consumer.queues.senders import send, wait_for
 from tests.consumer.queues.test_sender import inserts, transaction
-from tests.servers.nats import NatsServer, nats_server
+from tests.servers.nats import NatsServer, nats_cluster, nats_server
 
 pytestmark = pytest.mark.usefixtures("state")
 
@@ -37,13 +38,20 @@ class _Cut(Exception):
     pass
 
 
+@pytest.mark.parametrize("window", [4, 1])
 @pytest.mark.parametrize("fault", ["before", "after"])
 def test_a_part_of_a_batch(
-    nats_there: NatsServer, store_name: str, seed: int, fault: str, monkeypatch: pytest.MonkeyPatch
+    nats_there: NatsServer, store_name: str, seed: int, fault: str, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sender goes at any message, or behind the last one, and the next batches have other limits: each message is there once, in order."""
-    chance, topic, reader, done, sent = random.Random(seed), f"{store_name}-{fault}", f"s/{store_name}{fault}", 0, 0
-    monkeypatch.setattr(nats_stream, "WINDOW", 4)
+    chance, topic, reader, done, sent = (
+        random.Random(seed),
+        f"{store_name}-{fault}{window}",
+        f"s/{store_name}{fault}{window}",
+        0,
+        0,
+    )
+    monkeypatch.setattr(nats_stream, "WINDOW", window)
     publish = NatsStream._publish
     while done < 60:
         queue = NatsStream(nats_there.address, reader)
@@ -100,8 +108,10 @@ async def _cut(self: NatsStream) -> None:
     raise QueueUnreachable("cut")
 
 
-def test_what_another_wrote(nats_there: NatsServer, store_name: str) -> None:
+@pytest.mark.parametrize("window", [nats_stream.WINDOW, 1])
+def test_what_another_wrote(nats_there: NatsServer, store_name: str, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A message of another in the stream: what is sent is not taken for it, and a running sender does not write behind it."""
+    monkeypatch.setattr(nats_stream, "WINDOW", window)
     queue = NatsStream(nats_there.address, f"s/{store_name}")
     queue.open()
     queue.send(some(store_name, range(3)), Mark(1, 2))
@@ -113,6 +123,89 @@ def test_what_another_wrote(nats_there: NatsServer, store_name: str) -> None:
         queue.send(some(store_name, range(3, 6)), Mark(1, 5))
     queue.close()
     assert [each.data for each in streamed(nats_there, store_name)[0]] == [b"0", b"1", b"2", b"other"]
+
+
+@pytest.mark.parametrize("window", [nats_stream.WINDOW, 1])
+def test_a_second_instance(nats_there: NatsServer, store_name: str, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes over; the first one ends at its next message, of which none comes in."""
+    monkeypatch.setattr(nats_stream, "WINDOW", window)
+    first, second = (NatsStream(nats_there.address, f"s/{store_name}") for _ in range(2))
+    first.open()
+    first.send(some(store_name, range(3)), Mark(1, 2))
+    assert second.open() == Mark(1, 2)
+    with pytest.raises(QueueRefused, match="another instance"):
+        first.send(some(store_name, range(3, 9)), Mark(1, 8))
+    second.send(some(store_name, range(3, 6)), Mark(1, 5))
+    second.close()
+    assert [each.data for each in streamed(nats_there, store_name)[0]] == [b"%d" % number for number in range(6)]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_replicas_that_were_away(store_name: str) -> None:
+    """Of three servers each one that does not lead the stream is killed in its turn, and started again, while messages come: each has all of them when
+    it leads."""
+    reader, topic = f"s/{store_name}", store_name
+    with nats_cluster() as servers:
+        queue = NatsStream(",".join(server.address for server in servers), reader, replicas=3)
+        wait_for(lambda: _opens(queue))
+        sent = 0
+
+        def more(count: int) -> None:
+            nonlocal sent
+            queue.send(some(topic, range(sent, sent + count)), Mark(1, sent + count - 1))
+            sent += count
+
+        more(10)
+        first = _leader_of(servers, reader)
+        queue.close()
+        queue = NatsStream(servers[first].address, reader, replicas=3)
+        queue.open()
+        for away in {0, 1, 2} - {first}:
+            servers[away].stop()
+            more(300)
+            servers[away].start()
+            more(10)
+            time.sleep(1)  # so that a message of before is older than what a server knows the ids of
+            more(10)
+        queue.close()
+        for number in range(3):
+            wait_for(lambda: _leads(servers, reader, number))  # noqa: B023
+            assert [int(each.data) for each in streamed(servers[number], topic)[0]] == list(range(sent))
+
+
+def _opens(queue: NatsStream) -> bool:
+    """Whether a queue opens: servers that just started have no leader yet."""
+    try:
+        queue.open()
+    except QueueUnreachable:
+        return False
+    return True
+
+
+def _leads(servers: Sequence[NatsServer], reader: str, number: int) -> bool:
+    """Whether server `number` leads the reader's stream; if not, another one is asked to."""
+    if _leader_of(servers, reader) == number:
+        return True
+    asyncio.run(_asked(servers, "LEADER.STEPDOWN", reader))
+    return False
+
+
+def _leader_of(servers: Sequence[NatsServer], reader: str) -> int:
+    answer = asyncio.run(_asked(servers, "INFO", reader))
+    leader = answer.get("cluster", {}).get("leader")
+    return int(leader[1:]) if leader else -1
+
+
+async def _asked(servers: Sequence[NatsServer], what: str, reader: str) -> dict[str, Any]:
+    client = await nats.connect([f"nats://{server.address}" for server in servers])
+    try:
+        answer = await client.request(f"$JS.API.STREAM.{what}.{reader.replace('/', '-')}", b"", timeout=5)
+        return dict(json.loads(answer.data))
+    except nats.errors.Error:  # no leader now
+        return {}
+    finally:
+        await client.close()
 
 
 async def _publish(server: NatsServer, subject: str, data: bytes) -> None:
