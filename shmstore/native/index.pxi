@@ -137,6 +137,7 @@ cdef class Index:
         cdef Py_ssize_t i, rows = 0, row = 0, k
         cdef int64_t size = 0, at = 0
         cdef Record* record
+        cdef uint8_t* source
         self.check(chosen)
         if times.count != chosen.count:
             raise ValueError("one count for each event")
@@ -157,10 +158,13 @@ cdef class Index:
         cdef Memory texts = memory_of(&text, size)
         for i in range(chosen.count):
             record = &self.records_at[chosen.at[i]]
+            source = <uint8_t*>self.view.buf + record.transaction
             for k in range(times.at[i]):
-                memcpy(texts.data + at, <uint8_t*>self.view.buf + record.transaction, record.transaction_size)
-                if k == 0 and not is_utf8(texts.data + at, record.transaction_size):
-                    return None
+                memcpy(texts.data + at, source, record.transaction_size)
+                if k == 0:
+                    source = texts.data + at  # the memory of a store may change: what was looked at is copied
+                    if not is_utf8(source, record.transaction_size):
+                        return None
                 at += record.transaction_size
                 row += 1
                 (<int32_t*>starts.data)[row] = <int32_t>at
