@@ -11,6 +11,8 @@ import pytest
 
 from scripts.benchmarks import measure
 from scripts.benchmarks.__main__ import BENCHES, ROOMS
+from scripts.benchmarks.stores import new_store
+from tests.shmstore.samples import leftovers
 
 ROOT = Path(__file__).resolve().parent.parent
 ELSEWHERE = {"spark", "tables", "merges", "replicate", "queue"}
@@ -24,6 +26,23 @@ def test_every_module_of_a_room_is_a_bench_or_serves_one() -> None:
         if path.parent.name != "peers" and "def measure_all" in path.read_text()
     }
     assert modules == BENCHES
+
+
+def test_a_bench_that_fails_leaves_no_store(state: Path) -> None:
+    """Neither in shared memory nor in its home: also one with a subscription that is open."""
+
+    def bench() -> None:
+        with new_store("fails", log=False) as store:
+            store.subscribe("reader")
+            found.append(store.name)
+            raise RuntimeError("it failed")
+
+    found: list[str] = []
+    with pytest.raises(RuntimeError, match="it failed"):
+        bench()
+    [name] = found
+    assert leftovers(name) == []
+    assert list(state.rglob(f"*{name}*")) == []
 
 
 @pytest.mark.timeout(300)

@@ -13,9 +13,9 @@ import tempfile
 from pathlib import Path
 
 from scripts.benchmarks import measure
-from shmstore import EntryType, Event, EventStore, EventType, Position
+from scripts.benchmarks.stores import new_store
+from shmstore import EntryType, Event, EventType, Position
 
-NAME = f"bench-start-{os.getpid()}"
 COMMANDS = ("stat", "ls", "check", "--version", "--help", "stat --help", "produce --help", "verify --help", "config check")
 
 
@@ -24,23 +24,22 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SHMSTORE_STATE"] = folder
         Path(folder, "shmstore.toml").write_text('[web]\nlisten = "127.0.0.1:0"\n')
-        cases = {
-            ("python", "nothing"): [sys.executable, "-c", "pass"],
-            ("python", "numpy"): [sys.executable, "-c", "import numpy"],
-        }
-        for words in COMMANDS:
-            named = [NAME] if words in ("stat", "check") else []
-            cases["shmstore", words] = [str(Path(sys.executable).parent / "shmstore"), *words.split(), *named]
-        cases = {key: command for key, command in cases.items() if measure.wanted(key[1])}
-        taken: dict[tuple[str, str], list[float]] = {key: [] for key in cases}
-        with EventStore.create(NAME, state=folder) as store:
+        with new_store("start", state=folder) as store:
+            cases = {
+                ("python", "nothing"): [sys.executable, "-c", "pass"],
+                ("python", "numpy"): [sys.executable, "-c", "import numpy"],
+            }
+            for words in COMMANDS:
+                named = [store.name] if words in ("stat", "check") else []
+                cases["shmstore", words] = [str(Path(sys.executable).parent / "shmstore"), *words.split(), *named]
+            cases = {key: command for key, command in cases.items() if measure.wanted(key[1])}
+            taken: dict[tuple[str, str], list[float]] = {key: [] for key in cases}
             store.put([Event(EntryType.ROWS, EventType.QUERY, Position("binlog.000001", 4 + n), 0) for n in range(1000)])
             for run in range(runs + size.peers):
                 for key, command in cases.items():
                     spent = _cpu(command, folder)
                     if run or not size.peers:  # the first one compiles what it imports
                         taken[key].append(1000 * spent)
-        EventStore.unlink(NAME, state=folder, log=True)
     return [measure.of("start", case, subject, "cpu", "ms", values) for (subject, case), values in taken.items()]
 
 

@@ -28,6 +28,7 @@ from pyarrow import flight
 
 from scripts.benchmarks import measure
 from scripts.benchmarks.consumer.serve import _WIDE, _transactions
+from scripts.benchmarks.stores import new_store
 from shmstore import Consumer, EventStore
 
 BATCH_BYTES = 8 << 20  # of a batch, for all of them
@@ -68,16 +69,12 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
 @contextmanager
 def _filled(name: str, rows: int) -> Iterator[tuple[str, int]]:
     """A store with so many rows in its log, and how many bytes its events have."""
-    name = f"bench-flight-{os.getpid()}-{name}"
     blob, slots, unit = _transactions(_WIDE, 500, 20_000)
-    try:
-        with EventStore.create(name) as store:
-            for _ in range(rows // unit):
-                store.put_encoded(blob, slots)
-            store.sync()
-        yield name, len(blob) * (rows // unit)
-    finally:
-        EventStore.unlink(name, log=True)
+    with new_store(f"flight-{name}") as store:
+        for _ in range(rows // unit):
+            store.put_encoded(blob, slots)
+        store.sync()
+        yield store.name, len(blob) * (rows // unit)
 
 
 @contextmanager

@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 
 from scripts.benchmarks import loads, measure
 from scripts.benchmarks.peers import debezium
@@ -35,12 +35,8 @@ _Rates = tuple[float, float]  # rows a second, seconds of CPU a row
 def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     """Measure every load on MySQL, the smallest on MariaDB; return the measurements."""
     taken: list[measure.Measurement] = []
-    cases = [case for case in size.some(loads.CASES) if measure.wanted(case)]
-    if not cases:
-        return taken
-    with start_server(size.kinds[-1]) as server, kafka(options={"num.partitions": "1"}, java=()) as broker:
-        for case in cases:
-            load = loads.write(server, case, size.scale)
+    with closing(written(size)) as found:
+        for case, load, server, broker in found:
             for form in size.some(FORMATS):
                 _add(taken, f"{case}/{form}", "shmstore", [_ours(server, broker, load, form) for _ in range(runs)])
             if not size.peers:
@@ -55,6 +51,16 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
             else:
                 measure.say(f"queue: Debezium is left out: {why}")
     return taken
+
+
+def written(size: measure.Size) -> Generator[tuple[str, loads.Load, Server, Broker]]:
+    """Yield each case that is wanted, with its load, the server that has it, and the broker to send it to."""
+    cases = [case for case in size.some(loads.CASES) if measure.wanted(case)]
+    if not cases:
+        return
+    with start_server(size.kinds[-1]) as server, kafka(options={"num.partitions": "1"}, java=()) as broker:
+        for case in cases:
+            yield case, loads.write(server, case, size.scale), server, broker
 
 
 def _add(taken: list[measure.Measurement], case: str, subject: str, pairs: list[_Rates]) -> None:

@@ -14,14 +14,13 @@ import statistics
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from typing import TypeVar
 
-from scripts.benchmarks import loads, measure
+from scripts.benchmarks import measure
 from scripts.benchmarks.consumer import queue_alone
-from scripts.benchmarks.consumer.queue import FORMATS, attached, filling, wait_for
+from scripts.benchmarks.consumer.queue import FORMATS, attached, filling, wait_for, written
 from shmstore import Consumer
-from tests.servers.kafka import kafka
-from tests.servers.server import start_server
 
 _SUBJECTS = {"shmstore": queue_alone.sender, "bare loop": queue_alone.bare}
 _Found = TypeVar("_Found")
@@ -30,14 +29,10 @@ _Found = TypeVar("_Found")
 def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     """Measure every load on MySQL, the smallest on MariaDB; return the measurements."""
     taken: list[measure.Measurement] = []
-    cases = [case for case in size.some(loads.CASES) if measure.wanted(case)]
-    if not cases:
-        return taken
-    with start_server(size.kinds[-1]) as server, kafka(options={"num.partitions": "1"}, java=()) as broker:
-        assert broker.process is not None
-        at = broker.address, broker.process.pid
-        for case in cases:
-            load = loads.write(server, case, size.scale)
+    with closing(written(size)) as found:
+        for case, load, server, broker in found:
+            assert broker.process is not None
+            at = broker.address, broker.process.pid
             with tempfile.TemporaryDirectory() as state, filling(server, load, state) as (name, producer):
                 wait_for(lambda: attached(name, state))
                 with Consumer(name, "held", state=state, auto_ack=False, limit_events=5000) as held:  # so the log keeps all

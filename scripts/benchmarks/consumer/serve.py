@@ -29,6 +29,7 @@ from typing import Any
 
 from scripts.benchmarks import measure
 from scripts.benchmarks.peers import canal
+from scripts.benchmarks.stores import new_store
 from shmstore import Column, EntryType, Event, EventStore, EventType, Position, Row, TableSchema
 from shmstore.encoding.codec import encode_batch
 
@@ -114,41 +115,36 @@ def _transactions(table: TableSchema, rows: int, changes: int) -> tuple[bytes, A
 
 def _one_case(table: TableSchema, rows: int, total: int, kind: str, clients: int) -> float:
     """Rows a second that arrive at all clients together."""
-    name = f"bench-serve-{os.getpid()}"
     unit_rows = min(total, 20_000)
     blob, slots, unit = _transactions(table, rows, unit_rows)
     repeats = max(1, total // unit)
-    with tempfile.TemporaryDirectory() as state, EventStore.create(name, log=False) as store:
-        try:
-            server, port = (None, 0) if kind == "own" else _start_server(state)
-            own = store.subscribe("own") if kind == "own" else None
-            results = _FORK.SimpleQueue()
-            readers = []
-            if kind != "own":
-                readers = [
-                    _spawn(_read_all, results, port, name, 100 + n, repeats * unit, kind == "parsing") for n in range(clients)
-                ]
-                for _ in range(clients):
-                    assert results.get() == "subscribed"
-            producer = _spawn(_produce, name, blob, slots, repeats)
-            began = time.perf_counter()
-            if own is not None:
-                seen = 0
-                while seen < repeats * unit:
-                    batch = own.get(timeout=30)
-                    seen += batch.rows
-                    own.ack(batch)
-            for _ in readers:
-                assert results.get() == repeats * unit
-            took = time.perf_counter() - began
-            for process in (producer, *readers):
-                process.join(30)
-            if server is not None:
-                server.terminate()
-                server.join(30)
-            return repeats * unit * max(1, len(readers)) / took
-        finally:
-            EventStore.unlink(name)
+    with tempfile.TemporaryDirectory() as state, new_store("serve", log=False) as store:
+        name = store.name
+        server, port = (None, 0) if kind == "own" else _start_server(state)
+        own = store.subscribe("own") if kind == "own" else None
+        results = _FORK.SimpleQueue()
+        readers = []
+        if kind != "own":
+            readers = [_spawn(_read_all, results, port, name, 100 + n, repeats * unit, kind == "parsing") for n in range(clients)]
+            for _ in range(clients):
+                assert results.get() == "subscribed"
+        producer = _spawn(_produce, name, blob, slots, repeats)
+        began = time.perf_counter()
+        if own is not None:
+            seen = 0
+            while seen < repeats * unit:
+                batch = own.get(timeout=30)
+                seen += batch.rows
+                own.ack(batch)
+        for _ in readers:
+            assert results.get() == repeats * unit
+        took = time.perf_counter() - began
+        for process in (producer, *readers):
+            process.join(30)
+        if server is not None:
+            server.terminate()
+            server.join(30)
+        return repeats * unit * max(1, len(readers)) / took
 
 
 def _spawn(target: Callable[..., None], *arguments: Any) -> Any:

@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from scripts.benchmarks import loads, measure
-from shmstore import Column, EntryType, Event, EventStore, EventType, Position, Row, TableSchema
+from scripts.benchmarks.stores import new_store
+from shmstore import Column, EntryType, Event, EventType, Position, Row, TableSchema
 from shmstore.consumer import Consumer
 
 _NARROW = TableSchema(
@@ -85,8 +86,7 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
 
 def _rates(case: str, rows: int, passes: int, runs: int, ready: Any) -> dict[str, list[float]]:
     """Rows for a second of CPU of each subject, in each run."""
-    name = f"bench-values-{os.getpid()}"
-    with EventStore.create(name) as store:
+    with new_store("values") as store:
         events = list(_events(case, rows))
         for first in range(0, len(events), 1000):
             store.put(events[first : first + 1000])
@@ -107,7 +107,6 @@ def _rates(case: str, rows: int, passes: int, runs: int, ready: Any) -> dict[str
                     began = time.thread_time()
                     seen = sum(read() for _ in range(passes))
                     rates[subject].append(seen / (time.thread_time() - began))
-    EventStore.unlink(name, log=True)
     return rates
 
 

@@ -14,16 +14,15 @@ the heads of packets (``cpu``), and says how many bytes they are (``size``); ``c
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pymysql
 
 from scripts.benchmarks import loads, measure
+from scripts.benchmarks.stores import new_store
 from tests.servers.server import Server, start_server
 
 _TABLE = (
@@ -163,46 +162,42 @@ def read(port: int, point: Point) -> tuple[float, float, float, int]:
     Return the seconds of CPU of each but for the writing, and the bytes of the second.
     """
     from scripts.benchmarks.producer import decode
-    from shmstore import EventStore, Position
+    from shmstore import Position
     from shmstore.producer.transactions.buffer import new_buffer
     from shmstore.producer.transactions.decoder import EventDecoder
 
     connection = pymysql.connect(host="127.0.0.1", port=port, user="root", database="bench", autocommit=False)
     file, offset = _new_file(connection)
     end = _write(connection, point)
-    name = f"bench-growth-{os.getpid()}-{time.monotonic_ns()}"
-    with EventStore.create(name, log=False) as store:
-        try:
-            reader = store.subscribe("reader")
-            link, settings = decode._link(port, file, offset)
-            buffer = new_buffer(events=settings.transaction_events, size=settings.transaction_bytes)
-            decoder = EventDecoder(buffer, settings.table_filter())
-            decoder.start(Position(file, offset), None)
+    with new_store("growth", log=False) as store:
+        reader = store.subscribe("reader")
+        link, settings = decode._link(port, file, offset)
+        buffer = new_buffer(events=settings.transaction_events, size=settings.transaction_bytes)
+        decoder = EventDecoder(buffer, settings.table_filter())
+        decoder.start(Position(file, offset), None)
 
-            def put() -> int:
-                done = 0
-                flush: Any
-                while (flush := buffer.take()) is not None:
-                    store.put_encoded(flush.blob, flush.slots, timeout=10)
-                    done += flush.rows
-                    reader.ack(reader.get(timeout=0))
-                return done
+        def put() -> int:
+            done = 0
+            flush: Any
+            while (flush := buffer.take()) is not None:
+                store.put_encoded(flush.blob, flush.slots, timeout=10)
+                done += flush.rows
+                reader.ack(reader.get(timeout=0))
+            return done
 
-            def go_on() -> float:
-                clock, rows = decode._Clock(), 0
-                while (decoder.position.file, decoder.position.offset) < end:
-                    for raw in link.read():
-                        decoder.feed(raw)
-                        if buffer.full:
-                            rows += put()
-                    rows += put()
-                if rows != point.rows:
-                    raise RuntimeError(f"{rows} rows of {point.rows} came")
-                return clock.read()[1]
+        def go_on() -> float:
+            clock, rows = decode._Clock(), 0
+            while (decoder.position.file, decoder.position.offset) < end:
+                for raw in link.read():
+                    decoder.feed(raw)
+                    if buffer.full:
+                        rows += put()
+                rows += put()
+            if rows != point.rows:
+                raise RuntimeError(f"{rows} rows of {point.rows} came")
+            return clock.read()[1]
 
-            first, begin = go_on(), end
-            end = _write(connection, point)
-            second, place = go_on(), loads.Load(point.series, point.rows, *begin, *end)
-            return first, second, decode.read_raw(port, place)[2], end[1] - begin[1]
-        finally:
-            EventStore.unlink(name)
+        first, begin = go_on(), end
+        end = _write(connection, point)
+        second, place = go_on(), loads.Load(point.series, point.rows, *begin, *end)
+        return first, second, decode.read_raw(port, place)[2], end[1] - begin[1]

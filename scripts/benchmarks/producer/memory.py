@@ -8,18 +8,18 @@ Arrow and `shmstore tail`, each in a process of its own. ``resident`` is the pea
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from scripts.benchmarks import loads, measure
 from scripts.benchmarks.producer import growth
-from shmstore import EventStore, StoreNotFound
+from scripts.benchmarks.stores import new_store
+from shmstore import EventStore
 from tests.servers.server import Server, start_server
 
 CASES = ("rows", "large rows", "rows/compressed", "large rows/compressed")
@@ -99,29 +99,25 @@ def peak_of_all(
     port: int, load: loads.Load, readers: tuple[str, ...] = ("count", "arrow", "tail"), counted: tuple[str, ...] = ALL
 ) -> dict[str, float]:
     """Send a load through a store; return each process's peak in MB."""
-    name = f"bench-memory-{os.getpid()}-{time.monotonic_ns()}"
-    with EventStore.create(name, log=False) as store:
-        try:
+    with new_store("memory", log=False) as store:
+        name = store.name
+        for reader in readers:
+            store.subscribe(reader).close()
+        tail = [sys.executable, "-m", "shmstore", "tail", name, "--subscription", "tail"]
+        commands = {"producer": [sys.executable, "-c", _PRODUCER, name, str(port), f"{load.file}:{load.offset}"]} | {
+            reader: tail if reader == "tail" else [sys.executable, "-c", _READER, name, reader, str(load.rows)]
+            for reader in readers
+        }
+        with _watched(commands, counted) as (processes, peaks):
             for reader in readers:
-                store.subscribe(reader).close()
-            tail = [sys.executable, "-m", "shmstore", "tail", name, "--subscription", "tail"]
-            commands = {"producer": [sys.executable, "-c", _PRODUCER, name, str(port), f"{load.file}:{load.offset}"]} | {
-                reader: tail if reader == "tail" else [sys.executable, "-c", _READER, name, reader, str(load.rows)]
-                for reader in readers
-            }
-            with _watched(commands, counted) as (processes, peaks):
-                for reader in readers:
-                    # tail has no end: it is done when it has acked all that the others have seen
-                    while processes[reader].poll() is None and not (reader == "tail" and _acked(store, reader)):
-                        if processes["producer"].poll() is not None:
-                            raise RuntimeError(f"the producer ended: {_said(processes['producer'])}")
-                        time.sleep(0.05)
-                    if processes[reader].poll():
-                        raise RuntimeError(f"{reader} failed: {_said(processes[reader])}")
-            return peaks
-        finally:
-            with suppress(StoreNotFound):
-                EventStore.unlink(name)
+                # tail has no end: it is done when it has acked all that the others have seen
+                while processes[reader].poll() is None and not (reader == "tail" and _acked(store, reader)):
+                    if processes["producer"].poll() is not None:
+                        raise RuntimeError(f"the producer ended: {_said(processes['producer'])}")
+                    time.sleep(0.05)
+                if processes[reader].poll():
+                    raise RuntimeError(f"{reader} failed: {_said(processes[reader])}")
+        return peaks
 
 
 def _acked(store: EventStore, name: str) -> bool:

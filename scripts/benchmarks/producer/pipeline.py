@@ -22,6 +22,7 @@ from typing import Any
 from scripts.benchmarks import loads, measure
 from scripts.benchmarks.peers import debezium
 from scripts.benchmarks.producer import decode
+from scripts.benchmarks.stores import new_store
 from shmstore import Column, EntryType, Event, EventStore, EventType, Position, Row, StoreNotFound, TableSchema
 from tests.servers.server import start_server
 
@@ -117,11 +118,9 @@ def _use_arrow() -> None:
     """Make a table of a row: the first one imports pyarrow, which takes longer than some of the loads."""
     table = TableSchema("bench", "first", (Column("id", "int"),))
     row = Event(EntryType.ROWS, EventType.INSERT, Position("own.000001", 4), 0, table=table, rows=(Row(None, (1,)),))
-    name = f"bench-first-{os.getpid()}"
-    with EventStore.create(name, log=False) as store:
+    with new_store("first", log=False) as store:
         store.put(row)
         store.subscribe("reader").get(timeout=0).to_arrow()
-    EventStore.unlink(name)
 
 
 def _chain(port: int, load: loads.Load, subject: str) -> tuple[float, float]:

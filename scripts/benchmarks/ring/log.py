@@ -19,8 +19,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ from scripts.benchmarks.peers.logs import EVENT, apart, cpu
 from scripts.benchmarks.producer import memory
 from scripts.benchmarks.ring import fake_log
 from scripts.benchmarks.ring import store as ring_bench
-from shmstore import SLOT, EventStore, Position
+from scripts.benchmarks.stores import new_store
+from shmstore import SLOT, EventStore, Position, StoreNotFound
 from shmstore.log.format import BLOCKS, GROUP_BYTES, RECORD
 from shmstore.log.keeper import Keeper
 
@@ -72,16 +73,9 @@ def _note(taken: list[measure.Measurement], case: str, subject: str, metric: str
     measure.say(f"log {case} {subject} {metric}: {measure.number(taken[-1].median)} {unit}")
 
 
-@contextmanager
-def _store(folder: Path, *, log: bool = True) -> Iterator[EventStore]:
-    """A new store, removed at the end."""
-    name = f"bench-log-{os.getpid()}-{time.monotonic_ns()}"
-    with EventStore.create(name, log=log, state=folder, **_RING) as store:  # type: ignore[arg-type]
-        try:
-            yield store
-        finally:
-            store.close()
-            EventStore.unlink(name, log=log, state=folder)
+def _store(folder: Path, *, log: bool = True) -> AbstractContextManager[EventStore]:
+    """A new store, with a ring that is smaller than the load."""
+    return new_store("log", state=folder, log=log, **_RING)
 
 
 def _encoded(count: int, payload: bytes = bytes(EVENT)) -> tuple[bytes, Any]:
@@ -367,6 +361,8 @@ def _opening(taken: list[measure.Measurement], folder: Path, runs: int, size: me
                     found.setdefault(key, []).append(seconds * 1000)
                 EventStore.unlink(name)
         finally:
+            with suppress(StoreNotFound):
+                EventStore.unlink(name)
             shutil.rmtree(made.home, ignore_errors=True)
         for (kind, metric), values in found.items():
             _note(taken, f"{kind}/{sets}", "shmstore", metric, "ms", values)

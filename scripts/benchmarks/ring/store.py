@@ -8,7 +8,6 @@ to a waiting reader, ``fan-out/N`` has N subscriptions on one ring.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import resource
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import numpy as np
 
 from scripts.benchmarks import measure
 from scripts.benchmarks.peers import transports
+from scripts.benchmarks.stores import new_store
 from shmstore import EventStore
 
 _FORK = multiprocessing.get_context("fork")
@@ -304,18 +304,14 @@ def _fan_out(runs: int, events: int) -> list[measure.Measurement]:
 
 def _fan_out_once(subscriptions: int, events: int) -> float:
     """The producer's own cost: puts are timed, reading in between is not, so that two cores can serve sixteen readers."""
-    name = f"bench-fan-{os.getpid()}"
-    with EventStore.create(name, log=False) as store:
-        try:
-            readers = [store.subscribe(f"s{i}") for i in range(subscriptions)]
-            payloads, spent = [bytes(transports.EVENT)] * 100, 0.0
-            for _ in range(events // 10_000):
-                began = time.perf_counter()
-                for _ in range(100):
-                    store.put(payloads)
-                spent += time.perf_counter() - began
-                for reader in readers:
-                    reader.ack(reader.get())
-            return events // 10_000 * 10_000 / spent
-        finally:
-            EventStore.unlink(name)
+    with new_store("fan", log=False) as store:
+        readers = [store.subscribe(f"s{i}") for i in range(subscriptions)]
+        payloads, spent = [bytes(transports.EVENT)] * 100, 0.0
+        for _ in range(events // 10_000):
+            began = time.perf_counter()
+            for _ in range(100):
+                store.put(payloads)
+            spent += time.perf_counter() - began
+            for reader in readers:
+                reader.ack(reader.get())
+        return events // 10_000 * 10_000 / spent

@@ -36,6 +36,7 @@ from scripts.benchmarks import measure, orders
 from scripts.benchmarks.copies import copies
 from scripts.benchmarks.spark import tables
 from scripts.benchmarks.spark.spark import _session
+from scripts.benchmarks.stores import new_store
 from shmstore import EntryType, Event, EventStore, EventType, Position, StoreNotFound, producer
 from shmstore.consumer.spark import replicate, session_settings
 from tests.consumer.spark.replicate.iceberg_cases import POSTGRESQL, RUNTIME
@@ -64,17 +65,13 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
 def _rates(cases: Iterable[str], runs: int, size: measure.Size) -> list[measure.Measurement]:
     taken = []
     keys, warm = size.of(orders.KEYS, orders.EVENT), _WARM if size.peers else 1
-    name = f"bench-replicate-{os.getpid()}"
     with tempfile.TemporaryDirectory(prefix="shmstore-bench-") as folder, _session(fast=True) as spark:
         os.environ["SHMSTORE_STATE"] = folder
         for number, case in enumerate(cases):
             count, place = size.of(BATCHES[case], 10 * orders.EVENT), Path(folder) / str(number)
             batches = orders.changes(keys, runs + warm, count)
-            with EventStore.create(name, capacity=1 << 14, memory_unit=16_384, log=False) as store:
-                try:
-                    found = _turns(spark, store, place, keys, batches)
-                finally:
-                    EventStore.unlink(name)
+            with new_store("replicate", capacity=1 << 14, memory_unit=16_384, log=False) as store:
+                found = _turns(spark, store, place, keys, batches)
             for subject, seconds in found.items():
                 rates = [count / each for each in seconds[warm:]]
                 taken.append(measure.of("replicate", case, subject, "throughput", "rows/s", rates))

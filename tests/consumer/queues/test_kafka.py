@@ -438,8 +438,8 @@ def test_the_bench_measures(
     bench: Any, subjects: set[str], kafka_broker: Broker, mariadb: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`scripts/bench queue queue_full`: the smallest run, on a server and a broker that other tests share, has rates."""
-    monkeypatch.setattr(bench, "kafka", lambda options, java: nullcontext(kafka_broker))
-    monkeypatch.setattr(bench, "start_server", lambda kind: nullcontext(mariadb))
+    monkeypatch.setattr(queue, "kafka", lambda options, java: nullcontext(kafka_broker))
+    monkeypatch.setattr(queue, "start_server", lambda kind: nullcontext(mariadb))
     try:
         found = bench.measure_all(1, measure.SMALLEST)
     finally:
