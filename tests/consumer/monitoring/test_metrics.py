@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shmstore import Cursor, LogStat, Position, StoreStat, StreamStat, SubscriptionStat
+from shmstore.consumer.monitoring import health
 from shmstore.consumer.monitoring.health import SILENCE_MS, problems
 from shmstore.consumer.monitoring.metrics import MetricsEndpoint, pages, prometheus
 from shmstore.consumer.serving import http_server
@@ -175,11 +176,12 @@ def test_what_is_missing_hides_nothing() -> None:
     assert (status, missing["b"] in text) == (503, True)
 
 
-def test_health_is_progress() -> None:
+def test_health_is_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store is well while its source speaks and its producer lives; a link that stands silent, a producer that hangs or waits for
     space for long, and a lost reader are each reported, and a short wait is not."""
     now = time.time_ns() // 1_000_000
     old = now - SILENCE_MS - 5000
+    monkeypatch.setattr(health, "calendar_ms", lambda: now)
     good = stat("a")._replace(heartbeat_ms=now, stream=StreamStat(connected=True, heard_ms=now, put_ms=old))
     assert problems([good, stat("by-hand")._replace(heartbeat_ms=0)]) == []
     (none,) = problems([good._replace(producer_alive=False)])
