@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import BinaryIO
 
-from shmstore import Batch, ShmStoreError, StoreView
+from shmstore import Batch, ShmStoreError, StoreClosed, StoreView
 from shmstore.consumer.consumer import Consumer
 from shmstore.consumer.formats.context import stored_values
 from shmstore.consumer.formats.formatter import Formatter
@@ -61,15 +61,19 @@ class Peek:
             if self._store.has_log and self._store.lost:
                 self._attach_again()
             gone = None if self._missed is None else self._pass
-            for batch in self._store.read(self._next, self._last, limit_events=BATCH_EVENTS, gone=gone):
-                self._next = batch.last + 1
-                yield batch
-                if self._stopped or self._store.lost:
-                    break
-            else:
-                if not self._follow:
-                    return
-                time.sleep(PEEK_SECONDS)
+            try:
+                for batch in self._store.read(self._next, self._last, limit_events=BATCH_EVENTS, gone=gone):
+                    self._next = batch.last + 1
+                    yield batch
+                    if self._stopped or self._store.lost:
+                        break
+                else:
+                    if not self._follow:
+                        return
+                    time.sleep(PEEK_SECONDS)
+            except StoreClosed:  # removed since the look above
+                if not self._store.has_log or not self._store.lost:
+                    raise
 
     def _pass(self, first: int, last: int) -> None:
         assert self._missed is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from shmstore import EventStore, StoreClosed, StoreView
-from shmstore.consumer import Consumer, consumer
+from shmstore.consumer import Consumer, consumer, tail
 from shmstore.consumer.tail import Peek
 from tests.consumer.conftest import Reach
 from tests.consumer.test_consumer import transaction
@@ -179,6 +180,24 @@ def test_stop_ends_the_wait_for_a_store(store: EventStore, reach: Reach) -> None
     threading.Timer(0.3, reader.stop).start()
     list(reader)
     reader.close()
+
+
+@pytest.mark.parametrize("at", range(1, 4))  # the batch before which it is removed
+def test_a_look_whose_store_is_removed_under_it(store: EventStore, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """One that was there when it was looked for, and is removed before it is read, is restored, too, and nothing is left out."""
+    monkeypatch.setattr(tail, "BATCH_EVENTS", 10)
+    put(store, range(10))
+    store.close()
+    peek, peeked = StoreView.peek, itertools.count(1)
+
+    def late(view: StoreView, *arguments: Any, **limits: Any) -> Any:
+        if next(peeked) == at:
+            EventStore.unlink(store.name)
+        return peek(view, *arguments, **limits)
+
+    monkeypatch.setattr(StoreView, "peek", late)
+    with StoreView.attach(store.name) as view, Peek(view, "earliest") as look:
+        assert [batch.first for batch in look] == [0, 10, 20]
 
 
 def test_a_look_follows_into_the_log(store: EventStore) -> None:
