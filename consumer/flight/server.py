@@ -168,10 +168,14 @@ class FlightServer(FlightEndpoint):
             ticket = {**ticket, "limit_bytes": BATCH_BYTES}
 
         def take(again: bool) -> tuple[Request, Any]:
-            if not again:  # else what was not acked is given again, as to a reader on this host
+            ack = int(ticket.get("ack", -1))
+            if again:  # what was not acked is given again, as to a reader on this host; what this request acks the client has
+                ack = min(ack, session.attached.newest)
+                session.align(ack)
+            else:
                 session.align(ticket.get("got"))
-            if "ack" in ticket and int(ticket["ack"]) > session.subscription.ack_cursor.sequence:
-                session.subscription.ack(int(ticket["ack"]))
+            if ack > session.subscription.ack_cursor.sequence:
+                session.subscription.ack(ack)
             before = session.cursors()
             batch, whole = session.get(ticket, caller.gone, MOST_WAIT)
             state = {"before": before, **session.cursors(), "first": batch.first, "last": batch.last, "whole": whole}

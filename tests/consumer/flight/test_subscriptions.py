@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -213,6 +214,24 @@ def test_a_store_that_is_another_one(server: FlightServer, store_name: str) -> N
     with EventStore.create(store_name, capacity=64, log=False), pytest.raises(StoreError, match=r"attach again|another one"):
         next(consumer)
     consumer.close()
+
+
+def test_an_ack_with_the_next_request_after_a_reboot(client: flight.FlightClient, log_store: EventStore) -> None:
+    """What a request acks counts, though the store was restored since its events were given; what was given after that comes again."""
+    for number in range(4):
+        log_store.put(transaction(number))
+    log_store.sync()
+    session = "0123456789abcdef"
+    act(client, "subscribe", store=log_store.name, subscription="audit", session=session)
+    for first in ("0", "3"):
+        rows = get(client, session=session, table="shop.orders", limit_events=3)
+        assert rows.schema.metadata[b"first"] == first.encode()
+    log_store.close()
+    os.unlink(log_store.segment.where)
+    rows = get(client, session=session, table="shop.orders", limit_events=3, ack=2, got=5)
+    assert rows.schema.metadata == {b"first": b"3", b"last": b"5"}
+    with EventStore.attach(log_store.name) as again:
+        assert acked(again) == 2
 
 
 def test_a_client_that_leaves_while_its_store_is_away(
