@@ -95,6 +95,7 @@ def test_a_reader_that_closes_before_the_disk_has_its_ack(
         assert put.wait(60)
         batch = reader.get()
         os.kill(producer.pid or 0, signal.SIGSTOP)
+        os.waitid(os.P_PID, producer.pid or 0, os.WSTOPPED)  # all its threads stand still
         durable = tmp_path / store_name / "a.json"
         before = durable.read_text()
         synced = store.stat().log.synced  # type: ignore[union-attr]

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,7 +83,7 @@ def test_killed_server(tmp_path: Path, store: EventStore) -> None:
     assert [ids(client.get(3)) for _ in range(3)] == [[0], [1], [2]]
     client.ack(1)
     client.send(T.GET, m.Get(**client.name, fetch_size=100, timeout=0))
-    time.sleep(0.1)
+    wait_for(lambda: store.subscriptions()[0].ack.sequence == 2, "the ack counted")
     process.kill()
     process.wait()
     process, port = spawn(tmp_path)
