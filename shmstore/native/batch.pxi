@@ -54,31 +54,73 @@ cdef class Run:
                     self._raw = viewed(at.window, at.arena + start % at.arena_size, end - start)
         return self._raw
 
+    cdef bint placed(self, int64_t* start, int64_t* size) noexcept:
+        """Where the payloads are in the ring of a store with a log, and how many bytes they have. False where they may be written over, or are damaged."""
+        cdef Mapped at = self.mapped
+        if not 0 < self.last - self.first + 1 <= at.capacity or look(at.words + FLOOR) >= self.first:
+            return False
+        start[0] = at.ends[(self.first - 1) & at.mask]
+        size[0] = at.ends[self.last & at.mask] - start[0]
+        return start[0] >= 0 and 0 < size[0] <= at.arena_size  # written over, or damaged: that the long way says
+
+    cdef bytes copied_ends(self, int64_t start):
+        """A copy of where each payload ends in the ring, counted from `start`."""
+        cdef int64_t n = self.last - self.first + 1, k
+        cdef const int64_t* ends = self.mapped.ends + (self.first & self.mapped.mask)
+        cdef bytes own = PyBytes_FromStringAndSize(NULL, n * 8)
+        cdef int64_t* copies = <int64_t*>PyBytes_AS_STRING(own)
+        for k in range(n):
+            copies[k] = ends[k] - start
+        return own
+
+    cdef bint intact(self) noexcept:
+        """False where the ring may have been written over since `placed`."""
+        settle(False)  # a full fence: what was read, before the look at the floor, which the producer moves before it writes over anything
+        return look(self.mapped.words + FLOOR) < self.first
+
     cdef bint copied(self) except -1:
         """Copy payloads and ends out of the ring of a store with a log. False where the ring may have been written over meanwhile."""
-        cdef Mapped at = self.mapped
-        cdef int64_t n = self.last - self.first + 1, start, size, k
-        cdef const int64_t* ends = at.ends + (self.first & at.mask)
-        cdef int64_t* copies
+        cdef int64_t start, size
         cdef bytes raw, own = None
-        if not 0 < n <= at.capacity or look(at.words + FLOOR) >= self.first:
+        if not self.placed(&start, &size):
             return False
-        start = at.ends[(self.first - 1) & at.mask]
-        size = ends[n - 1] - start
-        if start < 0 or not 0 < size <= at.arena_size:
-            return False  # written over, or damaged: that the long way says
         raw = PyBytes_FromStringAndSize(NULL, size)
-        memcpy(PyBytes_AS_STRING(raw), at.arena + start % at.arena_size, size)
-        if n > 1:
-            own = PyBytes_FromStringAndSize(NULL, n * 8)
-            copies = <int64_t*>PyBytes_AS_STRING(own)
-            for k in range(n):
-                copies[k] = ends[k] - start
-        settle(False)  # a full fence: the copy, before the look at the floor, which the producer moves before it writes over anything
-        if look(at.words + FLOOR) >= self.first:
+        memcpy(PyBytes_AS_STRING(raw), self.mapped.arena + start % self.mapped.arena_size, size)
+        if self.first != self.last:
+            own = self.copied_ends(start)
+        if not self.intact():
             return False
         self._raw, self.own_ends = PyMemoryView_FromObject(raw), own
         return True
+
+    def in_ring(self):
+        """The payloads where they lie in the ring of a store with a log, and where each ends there, int64: what is made of them holds if
+        `in_ring_still` says so afterwards. None where they were copied already, or go another way.
+        """
+        cdef Mapped at = self.mapped
+        cdef int64_t start, size
+        if self._raw is not None or at is None or not at.logged or self.window is not None or look(at.words + OVERSIZED) >= self.first:
+            return None
+        if not self.placed(&start, &size):
+            return None
+        return viewed(at.window, at.arena + start % at.arena_size, size), self.copied_ends(start)
+
+    def in_ring_still(self):
+        """Whether the ring was not written over since `in_ring` gave something."""
+        return self.intact()
+
+    def counted(self):
+        """How many rows the batch of a store with a log has, of what is kept next to the payloads: none is looked at, or copied. -1: that the long way says."""
+        cdef Mapped at = self.mapped
+        cdef int64_t start, size, rows
+        if at is None or not at.logged or self.first > self.last:
+            return -1
+        if self.window is not None:
+            return self.window.rows(self.first, self.last)
+        if look(at.words + OVERSIZED) >= self.first or not self.placed(&start, &size):
+            return -1
+        rows = at.rows[self.last & at.mask] - at.rows[(self.first - 1) & at.mask]
+        return rows if rows >= 0 and self.intact() else -1
 
     def payloads(self):
         """Give the encoded bytes of each event. Raises `StoreCorrupt` where the slots contradict each other."""

@@ -67,6 +67,11 @@ cdef class LogWindow:
             ends[k] = self.end_of(first + k) - start
         return found
 
+    cdef int64_t rows(self, int64_t first, int64_t last) noexcept:
+        """How many rows they have."""
+        cdef const LogRecord* record = self.records + (first - self.start)
+        return self.records[last - self.start].rows - record.rows + record.slot.rows
+
     cdef inline int64_t end_of(self, int64_t sequence) noexcept:
         cdef const LogRecord* record = self.records + (sequence - self.start)
         return record.at + record.slot.size

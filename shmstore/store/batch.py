@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import compress, count
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from shmstore.memory.ordering import COMPILED, hot
 from shmstore.memory.segment import Segment
 from shmstore.ring.cursors import LOG, oldest_kept
 from shmstore.store.content import OVERSIZED, copied, newest_schema, own, payloads_in_ring, read
+
+_Made = TypeVar("_Made")
 
 
 class _Run:
@@ -59,6 +61,18 @@ class _Run:
             StoreCorrupt: The slots contradict each other.
         """
         return self._each()
+
+    def in_ring(self) -> tuple[memoryview, bytes] | None:
+        """The payloads where they lie in the ring, and their ends, for compiled code, which bears that they change meanwhile; None: not to be had."""
+        return None
+
+    def in_ring_still(self) -> bool:
+        """Whether the ring was not written over since `in_ring` gave something."""
+        return False
+
+    def counted(self) -> int:
+        """How many rows the batch has, where that is known without a look at its payloads, else -1."""
+        return -1
 
     def _whole(self) -> memoryview:
         raise NotImplementedError
@@ -165,7 +179,8 @@ class Batch(_Run):
     @property
     def rows(self) -> int:
         """Rows in the batch."""
-        return self._content().rows
+        rows = self.counted()
+        return self._content().rows if rows < 0 else rows
 
     def _each(self) -> Iterator[memoryview]:
         raw = self.raw
@@ -243,7 +258,22 @@ class Batch(_Run):
         from shmstore.encoding import arrow_table  # pyarrow may be missing
 
         options = arrow_table.TableOptions(zero_dates, partial)
-        return arrow_table.read_table(self.raw, self.ends, table, options, self.sequences, self._known)
+        return self._made_by(lambda raw, ends: arrow_table.read_table(raw, ends, table, options, self.sequences, self._known))
+
+    def _made_by(self, read: Callable[[memoryview, NDArray[np.int64]], _Made]) -> _Made:
+        """Return what `read` makes of the payloads and their ends, in memory of its own.
+
+        In a store with a log the ring may be written over meanwhile. So `read` goes over the ring itself, and, where that was written over,
+        again over what the log has: a copy made beforehand takes new memory, whose pages cost more than the rows.
+        """
+        lent = self.in_ring()
+        if lent is not None:
+            with suppress(Exception):  # of bytes that were written over, or it is raised again
+                made = read(lent[0], np.frombuffer(lent[1], np.int64))
+                if self.in_ring_still():
+                    return made
+            del lent
+        return read(self.raw, self.ends)
 
     def _known(self, table: str, in_rows: bool) -> Any:
         """As `arrow_table.Known`. Where no table is defined, and events are gone already, the store may have had any: then without columns."""
@@ -309,6 +339,9 @@ class _Selected(Batch):
 
     def __repr__(self) -> str:
         return f"Batch({self.first}..{self.last}, {len(self)} events of it)"
+
+    def in_ring(self) -> None:
+        return None
 
     def payloads(self) -> Iterator[memoryview]:
         return compress(self._of.payloads(), self._chosen.tolist())
