@@ -294,9 +294,18 @@ class Events:
         starts = np.where(events > 0, self.ends[events - 1], 0)
         return [decode_stored(self.raw[a:b])[::2] for a, b in zip(starts.tolist(), self.ends[events].tolist(), strict=True)]
 
-    def transactions(self, events: NDArray[np.int64], counts: NDArray[np.int64]) -> pa.Array | None:
-        """The transaction of each of `events`, `counts` times over; None where the reference must read it."""
-        found = self._index.transactions(np.ascontiguousarray(events), np.ascontiguousarray(counts))
+    def runs(self, most: int) -> list[NDArray[np.int64]]:
+        """The numbers of the events with rows, in order: cut where the schema changes, and after `most` rows."""
+        return [np.frombuffer(memoryview(run), np.int64) for run in self._index.runs(most)]
+
+    def spread(self, events: NDArray[np.int64], values: NDArray[np.int64]) -> pa.Array:
+        """What `values` has for each of `events`, once for each of its rows."""
+        found = self._index.spread(np.ascontiguousarray(events), np.ascontiguousarray(values))
+        return _numbers(pa.int64(), len(found) // 8, found)
+
+    def transactions(self, events: NDArray[np.int64], counts: NDArray[np.int64] | None = None) -> pa.Array | None:
+        """The transaction of each of `events`, `counts` times over, or once for each of its rows; None where the reference must read it."""
+        found = self._index.transactions(np.ascontiguousarray(events), None if counts is None else np.ascontiguousarray(counts))
         if found is None:
             return None
         buffers = [None, *map(pa.py_buffer, found)]
@@ -307,7 +316,7 @@ class Events:
         wanted), `ops` a character for each of the 256 event types. None where the reference must read them.
         """
         found = self._index.positions(np.ascontiguousarray(events), None if numbers is None else np.array(numbers, np.int64), ops)
-        transaction = None if found is None else self.transactions(events, self.records["rows"][events])
+        transaction = None if found is None else self.transactions(events)
         if found is None or transaction is None:
             return None
         seq, op, file, offset, time, server, row = found
@@ -316,7 +325,7 @@ class Events:
         return RowPositions(
             seq=None if seq is None else _texts(len(seq) // rows, rows, seq),
             op=_texts(1, rows, op),
-            file=pa.repeat(self.files[0], rows)
+            file=repeated(self.files[0], rows)
             if file is None
             else pa.array(self.files, pa.string()).take(_numbers(long, rows, file)),
             offset=_numbers(long, rows, offset),
@@ -351,17 +360,15 @@ class Events:
         found = self._index.images(np.ascontiguousarray(events), steps_before, steps_after)
         if found is None:
             return None
-        images, counts = self.records["images"][events], self.records["rows"][events]
-        rows = int(counts.sum())
+        rows = int(self.records["rows"][events].sum())
         made: list[Image | None] = []
-        for columns, wanted, bit in zip(found, both, (1, 2), strict=True):
+        for columns, wanted, gone in zip(found[:2], both, found[2:], strict=True):
             if columns is None:
                 made.append(None)
                 continue
             if zero_dates != "null" and any(column is not None and column[1] for column in columns):
                 return None
-            gone = images & bit == 0
-            absent = np.repeat(gone, counts) if gone.any() else np.zeros(rows, bool)
+            absent = np.zeros(rows, np.bool_) if gone is None else np.frombuffer(memoryview(gone), np.bool_)
             made.append(Image([_array(type_, rows, column) for type_, column in zip(wanted, columns, strict=True)], absent))
         return made[0], made[1]
 
@@ -382,8 +389,17 @@ def _numbers(type_: pa.DataType, rows: int, values: Any) -> pa.Array:
 
 def _texts(width: int, rows: int, text: Any) -> pa.Array:
     """Text of `width` characters a row."""
-    ends = np.arange(0, (rows + 1) * width, width, dtype=np.int32)
+    ends = compiled.text_ends(width, rows)
     return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(text)], 0)
+
+
+def repeated(text: str, rows: int) -> pa.Array:
+    """Return `text`, once for each of `rows`."""
+    encoded = text.encode()
+    ends = compiled.text_ends(len(encoded), rows) if COMPILED else None
+    if ends is None:
+        return pa.repeat(text, rows)
+    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(compiled.repeated(encoded, rows))], 0)
 
 
 def _array(type_: pa.DataType, rows: int, column: Any) -> pa.Array | None:

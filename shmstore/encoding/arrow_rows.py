@@ -64,6 +64,10 @@ class StoredEvents:
             [body is not None and (body[0] is not None or body[2] is not None) for body in bodies], np.bool_
         )
 
+    def spread(self, events: NDArray[np.int64], values: NDArray[np.int64]) -> pa.Array:
+        """What `values` has for each of `events`, once for each of its rows."""
+        return pa.array(np.repeat(values[events], self.records["rows"][events]))
+
     def header(self, event: int) -> Header:
         """The header of one event."""
         return self._events[event][0]
@@ -141,6 +145,14 @@ def runs(
             after = min(last, int(np.searchsorted(rows, before + most)) + 1)
             yield chosen[first:after]
             first = after
+
+
+def typed_runs(events: Events | StoredEvents, most: int, *, partial: bool) -> list[NDArray[np.int64]]:
+    """Return the numbers of all events with rows, as `runs` gives them; without `partial_reads` unless `partial`."""
+    if isinstance(events, Events):
+        return events.runs(most)
+    wanted = (events.records["schema"] >= 0) & (events.records["rows"] > 0)
+    return list(runs(events, wanted if partial else wanted & ~partial_reads(events), most))
 
 
 class Rows(NamedTuple):

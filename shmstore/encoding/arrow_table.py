@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shmstore.encoding.arrow import fit, image_type
-from shmstore.encoding.arrow_rows import index_events, partial_reads, read_rows, runs
+from shmstore.encoding.arrow import fit, image_type, repeated
+from shmstore.encoding.arrow_rows import index_events, read_rows, typed_runs
 from shmstore.encoding.codec import decode_schema
 from shmstore.errors import StoreCorrupt
 from shmstore.event import TableSchema
@@ -65,11 +65,8 @@ def read_table(
     `known` is asked for a table that the events have no row of. `Batch.to_arrow` says the rest.
     """
     events = index_events(raw, ends)
-    records = events.records
-    with_rows = (records["schema"] >= 0) & (records["rows"] > 0)
-    if options.partial == "error":
-        with_rows &= ~partial_reads(events)
-    found = [(run, events.schemas[records["schema"][run[0]]]) for run in runs(events, with_rows, ROWS_PER_CHUNK)]
+    chunks = typed_runs(events, ROWS_PER_CHUNK, partial=options.partial == "null")
+    found = [(run, events.schemas[events.records["schema"][run[0]]]) for run in chunks]
     schemas = {schema: _table_of(schema) for schema in dict.fromkeys(schema for _, schema in found)}
     wanted = table if isinstance(table, str) else None if table is None else _name(table)
     if wanted is None and len(names := {_name(schema) for schema in schemas.values()}) > 1:
@@ -103,15 +100,15 @@ def read_table(
         positions, count = rows.positions, len(rows.positions.row)
         columns = [
             positions.op,
-            pa.repeat(source.database, count),
-            pa.repeat(source.table, count),
+            repeated(source.database, count),
+            repeated(source.table, count),
             rows.before,
             rows.after,
             positions.time,
             positions.server,
             positions.file,
             positions.offset,
-            pa.array(np.repeat(sequences[run], records["rows"][run])),
+            events.spread(run, sequences),
             positions.row,
             positions.transaction,
         ]

@@ -32,6 +32,8 @@ cdef enum:
     SEQ_WIDTH = 37
     AHEAD = 4               # events whose beginning is asked for while an earlier one is read: it comes from another processor's cache, or from memory
     FETCHED = 640           # bytes of it
+    SMALL = 2048            # bytes of an event, on average, up to which all bytes are asked for, in order: memory gives such three times as fast
+    NEAR = 4096             # how many bytes before they are read
 
 cdef uint16_t HEX[256]
 
@@ -82,16 +84,22 @@ cdef class Index:
         PyObject_GetBuffer(raw, &self.view, PyBUF_SIMPLE)
         self.viewed = True
         self.count = marks.count
-        cdef uint8_t* headers = zeroed(self.count * sizeof(Record))
+        cdef uint8_t* headers = allocated(self.count * sizeof(Record))
         self.records = memory_of(&headers, self.count * sizeof(Record))
         self.records_at = <Record*>self.records.data
         cdef const uint8_t* bytes_ = <const uint8_t*>self.view.buf
         cdef bytes file = None, schema = None
         cdef int64_t file_number = 0, schema_number = 0
         cdef Record* record
+        cdef int64_t near = 0  # what is before was asked for
+        cdef bint small = self.count > 0 and self.view.len // self.count < SMALL
         for i in range(self.count):
             end = marks.at[i]
-            if i + AHEAD < self.count:
+            if small:
+                while near < min(start + NEAR, <int64_t>self.view.len):
+                    prefetch(bytes_ + near)
+                    near += 64
+            elif i + AHEAD < self.count:
                 fetch(bytes_, marks.at[i + AHEAD - 1], marks.at[i + AHEAD], self.view.len)
             record = &self.records_at[i]
             if not start <= end <= self.view.len or not read_event(bytes_, start, end, record, &found):
@@ -131,24 +139,76 @@ cdef class Index:
                 raise IndexError(f"event {events.at[i]} of {self.count}")
         return 0
 
-    def transactions(self, events, counts):
-        """The transaction of each of `events`, `counts` times over: (int32 offsets, text); None where it is no text."""
-        cdef Numbers chosen = Numbers(events), times = Numbers(counts)
-        cdef Py_ssize_t i, rows = 0, row = 0, k
-        cdef int64_t size = 0, at = 0
+    def runs(self, most):
+        """The numbers of the events that have rows, in order, as arrays of int64: cut where the schema changes, and after `most` rows, or the event that
+        holds the last of these.
+        """
+        cdef int64_t limit = most, rows = 0, schema = -1
+        cdef Py_ssize_t n, first = 0, count = 0
+        cdef Record* record
+        cdef list found = []
+        if self.failed >= 0:
+            raise ValueError(f"event {self.failed} could not be read")
+        cdef Memory chosen = row_memory(self.count, 8)
+        cdef int64_t* numbers = <int64_t*>chosen.data
+        for n in range(self.count):
+            record = &self.records_at[n]
+            if record.schema < 0 or record.rows <= 0:
+                continue
+            if count > first and (record.schema != schema or rows >= limit):
+                found.append(copy_of(numbers + first, count - first))
+                first, rows = count, 0
+            schema = record.schema
+            rows += record.rows
+            numbers[count] = n
+            count += 1
+        if count > first:
+            found.append(copy_of(numbers + first, count - first))
+        return found
+
+    def spread(self, events, values):
+        """What `values` (int64, one for each event of the index) has for each of `events`, once for each of its rows."""
+        cdef Numbers chosen = Numbers(events), each = Numbers(values)
+        cdef Py_ssize_t n
+        cdef int64_t rows = 0
         cdef Record* record
         cdef uint8_t* source
         self.check(chosen)
-        if times.count != chosen.count:
+        if each.count != self.count:
+            raise ValueError("one value for each event")
+        for n in range(chosen.count):
+            record = &self.records_at[chosen.at[n]]
+            if not 0 <= record.rows <= record.end - record.body:
+                raise ValueError(f"{record.rows} rows in {record.end - record.body} bytes")
+            rows += record.rows
+        cdef Memory found = row_memory(rows, 8)
+        rows = 0
+        for n in range(chosen.count):
+            record = &self.records_at[chosen.at[n]]
+            put_times(<int64_t*>found.data + rows, each.at[chosen.at[n]], record.rows)
+            rows += record.rows
+        return found
+
+    def transactions(self, events, counts):
+        """The transaction of each of `events`, `counts` times over, or once for each of its rows where that is None: (int32 offsets, text); None where
+        it is no text.
+        """
+        cdef Numbers chosen = Numbers(events), times = None if counts is None else Numbers(counts)
+        cdef Py_ssize_t i, rows = 0, row = 0, k
+        cdef int64_t size = 0, at = 0, count
+        cdef Record* record
+        self.check(chosen)
+        if times is not None and times.count != chosen.count:
             raise ValueError("one count for each event")
         for i in range(chosen.count):
-            if not 0 <= times.at[i] <= MAX_BYTES:
-                raise ValueError(f"a count of {times.at[i]}")
             record = &self.records_at[chosen.at[i]]
+            count = record.rows if times is None else times.at[i]
+            if not 0 <= count <= MAX_BYTES:
+                raise ValueError(f"a count of {count}")
             if record.transaction_size > MAX_BYTES:
                 return None
-            rows += times.at[i]
-            size += times.at[i] * record.transaction_size
+            rows += count
+            size += count * record.transaction_size
             if size > MAX_BYTES or rows > MAX_ROW:
                 return None
         cdef uint8_t* offsets = allocated((rows + 1) * 4)
@@ -159,7 +219,7 @@ cdef class Index:
         for i in range(chosen.count):
             record = &self.records_at[chosen.at[i]]
             source = <uint8_t*>self.view.buf + record.transaction
-            for k in range(times.at[i]):
+            for k in range(record.rows if times is None else times.at[i]):
                 memcpy(texts.data + at, source, record.transaction_size)
                 if k == 0:
                     source = texts.data + at  # the memory of a store may change: what was looked at is copied
@@ -214,7 +274,8 @@ cdef class Index:
         return seqs, ops_, files, offsets, times, servers, rows_
 
     def images(self, events, steps_before, steps_after):
-        """The rows of `events`, all of them of one table: (columns before, columns after), each None where no row has that image.
+        """The rows of `events`, all of them of one table: (columns before, columns after), each None where no row has that image; and for each a byte a
+        row that says whether that row has it not, None where all have it, or none.
 
         Steps: (kind, a, b) for each column of the table. A column is as `taken` gives it; rows without the image are
         NULL in all columns. None where anything is not as it should be, or an image lacks columns.
@@ -223,7 +284,7 @@ cdef class Index:
         cdef int width = len(steps_after), i
         cdef int64_t rows = 0
         cdef Py_ssize_t n
-        cdef int64_t some = 0
+        cdef int64_t some = 0, every = BEFORE | AFTER
         cdef size_t most = 0
         cdef bint good
         cdef Record* record
@@ -237,6 +298,7 @@ cdef class Index:
             rows += record.rows
             most += record.end - record.body
             some |= record.images
+            every &= record.images
         if rows > MAX_ROW:
             return None
         cdef Column* columns = <Column*>calloc(max(1, 2 * width), sizeof(Column))
@@ -257,11 +319,24 @@ cdef class Index:
             return (
                 None if before == NULL else [taken(&before[i], rows) for i in range(width)],
                 None if after == NULL else [taken(&after[i], rows) for i in range(width)],
+                self.absent(chosen, rows, BEFORE) if some & ~every & BEFORE else None,
+                self.absent(chosen, rows, AFTER) if some & ~every & AFTER else None,
             )
         finally:
             for i in range(2 * width):
                 end_column(&columns[i])
             free(columns)
+
+    cdef Memory absent(self, Numbers chosen, int64_t rows, int64_t image):
+        cdef Memory found = row_memory(rows, 1)
+        cdef Record* record
+        cdef Py_ssize_t n
+        cdef int64_t at = 0
+        for n in range(chosen.count):
+            record = &self.records_at[chosen.at[n]]
+            memset(found.data + at, record.images & image == 0, record.rows)
+            at += record.rows
+        return found
 
     cdef bint fill(self, Numbers chosen, Column* before, Column* after, int width) noexcept nogil:
         cdef const uint8_t* bytes_ = <const uint8_t*>self.view.buf
@@ -309,6 +384,34 @@ cdef Memory row_memory(int64_t rows, int64_t size):
     """Memory for `size` bytes of each row."""
     cdef uint8_t* made = allocated(rows * size)
     return memory_of(&made, rows * size)
+
+
+cdef Memory copy_of(const int64_t* numbers, Py_ssize_t count):
+    cdef Memory copy = row_memory(count, 8)
+    memcpy(copy.data, numbers, count * 8)
+    return copy
+
+
+def text_ends(int64_t width, int64_t rows):
+    """Where each of `rows` texts of `width` bytes begins, and the last one ends, int32; None where they are too many."""
+    if not 0 <= rows <= MAX_ROW or not 0 <= width <= MAX_BYTES or rows * width > MAX_BYTES:
+        return None
+    cdef Memory found = row_memory(rows + 1, 4)
+    cdef int64_t i
+    for i in range(rows + 1):
+        (<int32_t*>found.data)[i] = <int32_t>(i * width)
+    return found
+
+
+def repeated(bytes text, int64_t rows):
+    """`text`, `rows` times over; as many as `text_ends` allows."""
+    cdef int64_t width = PyBytes_GET_SIZE(text), i
+    if not 0 <= rows <= MAX_ROW or rows * width > MAX_BYTES:
+        raise ValueError(f"{rows} times {width} bytes")
+    cdef Memory found = row_memory(rows, width)
+    for i in range(rows):
+        memcpy(found.data + i * width, PyBytes_AS_STRING(text), width)
+    return found
 
 
 cdef inline void put_times(int64_t* at, int64_t value, int64_t times) noexcept nogil:
@@ -384,6 +487,7 @@ cdef bint read_event(const uint8_t* bytes_, int64_t start, int64_t end_at, Recor
     cdef size_t size
     record.end = end_at
     record.schema = -1
+    record.rows = record.images = record.body = 0
     found.schema = NULL
     if end - p < 5 or p[0] != 0x95 or p[1] != 2 or p[2] != 0x90 | HEADER_FIELDS:  # five values; the format; the header
         return False

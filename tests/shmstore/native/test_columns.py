@@ -13,7 +13,8 @@ import pytest
 
 from shmstore import EntryType, EventType, StoreCorrupt, TableSchema
 from shmstore.encoding import arrow
-from shmstore.encoding.arrow import arrow_type, read_events
+from shmstore.encoding.arrow import arrow_type, read_events, repeated
+from shmstore.encoding.arrow_rows import StoredEvents, typed_runs
 from shmstore.encoding.arrow_table import TableOptions, read_table
 from shmstore.encoding.codec import encode_schema
 from tests.shmstore.samples import BAD_UTF8
@@ -306,16 +307,61 @@ def test_events_that_are_not_there() -> None:
         with pytest.raises(IndexError):
             events.transactions(chosen, np.array([1, 1]))
         with pytest.raises(IndexError):
+            events.transactions(chosen)
+        with pytest.raises(IndexError):
+            events.spread(chosen, np.arange(4))
+        with pytest.raises(IndexError):
             events.positions(chosen, [1], bytes(256))
         with pytest.raises(IndexError):
             events.images(chosen, NARROW, [pa.int32(), pa.string()], "error")
     for numbers, ops in (([], bytes(256)), ([1], b"c")):
         with pytest.raises(ValueError, match="one number for each file"):
             events.positions(np.array([0]), numbers, ops)
+    for values in (np.arange(3), np.arange(5)):
+        with pytest.raises(ValueError, match="one value for each event"):
+            events.spread(np.array([0]), values)
     with pytest.raises(ValueError, match="count"):
         events.transactions(np.array([0]), np.array([1, 1]))
     with pytest.raises(ValueError, match="count"):
         events.transactions(np.array([0]), np.array([-1]))
+
+
+def test_runs_and_what_is_spread_over_their_rows(seed: int) -> None:
+    """Events with rows are cut into the same runs as by the reference, of any size; a value for each event comes once for each of its rows."""
+    chance = random.Random(seed)
+    other = NARROW._replace(table="other")
+    for _ in range(20):
+        payloads = [
+            payload
+            for _ in range(chance.randrange(1, 6))
+            for payload in random_events(chance, chance.randrange(1, 12), chance.choice([NARROW, other]))
+        ]
+        events, reference = read_events(*join(payloads)), StoredEvents(*join(payloads))
+        assert events is not None
+        assert len(events.records) == len(payloads)
+        numbers = np.array([chance.randrange(-(2**63), 2**63) for _ in payloads])
+        for most in (1, 2, 5, 40, 10**6):
+            found = typed_runs(events, most, partial=True)
+            assert [run.tolist() for run in found] == [run.tolist() for run in typed_runs(reference, most, partial=True)]
+            for run in found:
+                assert events.spread(run, numbers).equals(reference.spread(run, numbers))
+                assert events.transactions(run).equals(events.transactions(run, events.records["rows"][run]))
+    assert typed_runs(read_events(*join([other_event(0, EntryType.BEGIN)])), 5, partial=True) == []
+
+
+def test_texts_that_are_all_the_same() -> None:
+    """A text for each row, of any size; more than a column can have are refused before memory is taken."""
+    for text in ("", "a", "数据", "x" * 64, "y" * 1000):
+        for rows in (0, 1, 2, 1000):
+            found = repeated(text, rows)
+            found.validate(full=True)
+            assert found.to_pylist() == [text] * rows
+    native = pytest.importorskip("shmstore.native.columns")
+    for width, rows in ((2, 2**30), (2**31, 1), (1, -1), (-1, 1), (0, 2**31)):
+        assert native.text_ends(width, rows) is None
+    for rows in (-1, 2**30):
+        with pytest.raises(ValueError, match="times"):
+            native.repeated(b"ab", rows)
 
 
 def test_rows_that_claim_much_memory_get_none() -> None:
