@@ -11,7 +11,7 @@ cdef class Takes:
     cdef public bint interrupted  # by another thread or a handler: the wait is to end
     cdef int64_t wanted_word, state_word, heartbeat_word, paused_word
     cdef uint32_t* woken
-    cdef int64_t short, looks, brief  # ns: after a sleep shorter than that, how long to look before the next; after what a look again
+    cdef int64_t short, looks, brief  # ns: after a wait shorter than that, how long to look before a sleep; after what a look again
     cdef bint hurried  # the last wait was that short
     cdef object segment, batch, freed
     cdef LogWindow window  # of the log, in a store that has one: what may be taken where the ring has moved on
@@ -29,7 +29,7 @@ cdef class Takes:
         """Say what the batches are, a kind of Run of `segment`, what to call after an ack that the producer waits for, and which of the two
         have nothing unusual about them.
 
-        After a sleep of less than `short` seconds the next wait looks for `looks` seconds before it sleeps, and after a look that found
+        After a wait of less than `short` seconds the next one looks for `looks` seconds before it sleeps, and after a look that found
         events in less than `brief`.
         """
         if not issubclass(batch, Run):
@@ -100,13 +100,12 @@ cdef class Takes:
         """
         cdef Mapped at = self.mapped
         cdef int64_t* words = at.words
-        cdef int64_t next = self.get + 1, began, until = clock_now() + <int64_t>(seconds * 1e9)
+        cdef int64_t next = self.get + 1, began = clock_now(), now, until = began + <int64_t>(seconds * 1e9)
         if not self.may_get or at.words[self.paused_word] or limit_events is not None and limit_events < 1:
             return None
         if at.logged and look(words + PUT) >= next and self.get < look(words + FLOOR):
             return None  # there is something to read, in the log: no need to arm, which costs all processors a fence
         if self.hurried:  # the producer is in full flow
-            began = clock_now()
             if self.look_for(1, min(seconds, self.looks / 1e9)):
                 self.hurried = clock_now() - began < self.brief
                 return self.try_get(limit_events)
@@ -119,17 +118,17 @@ cdef class Takes:
                 if self.look_at_put() >= next or look(words + self.state_word) != ACTIVE or look(words + STATE) != LIVE:
                     break
                 PyErr_CheckSignals()
-                began = clock_now()
-                if self.interrupted or not self.may_get or began >= until:
+                now = clock_now()
+                if self.interrupted or not self.may_get or now >= until:
                     break
                 publish(words + self.heartbeat_word, boot_now() // 1000000)
                 with nogil:
-                    sleep_on(self.woken, min(until, began + <int64_t>(slice * 1e9)))
+                    sleep_on(self.woken, min(until, now + <int64_t>(slice * 1e9)))
                 if self.look_at_put() >= next:  # the usual end of a wait: nothing to arm again
-                    self.hurried = clock_now() - began < self.short
                     break
         finally:
             publish(words + self.wanted_word, DISARM)
+        self.hurried = self._seen >= next and clock_now() - began < self.short
         return self.try_get(limit_events)
 
     def look_for(self, int64_t n, double seconds):

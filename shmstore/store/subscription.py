@@ -42,7 +42,7 @@ from shmstore.store.stats import after_eviction
 _log = logging.getLogger("shmstore")
 
 NO_LIMIT: Final = 2**62
-BUSY: Final = 100e-6  # seconds; a sleep shorter than this costs more than looking
+BUSY: Final = 50e-6  # seconds; after a wait shorter than this, events are likely to come while the next one looks
 SPINS: Final = 1000  # looks at the put cursor before a sleep in full flow, of ...
 LOOK: Final = 40e-9  # ... so many seconds each
 BRIEF: Final = 10e-6  # seconds; a look shorter than this costs less than a sleep (12 us on both sides): the next wait looks, too
@@ -189,7 +189,7 @@ class Subscription:
 
         Lost wake-ups are ruled out by order: wanted, armed, heavy fence, look. The producer publishes, looks at armed.
         """
-        words, get = self._words, self._reader.get
+        words, get, began = self._words, self._reader.get, time.perf_counter()
         wanted_word = WANTED_OF[self.entry]
         if (self._spins or self.spin) and not self.paused and self._spun(n, deadline):
             return self._reader.available() >= n
@@ -202,6 +202,7 @@ class Subscription:
                 heavy_fence()
                 there = self._reader.available()
                 if there >= n or (there and words[ACK_WANTED] != DISARMED):
+                    self._waited(began)
                     return True
                 self._check_state()
                 left = 0.0 if self._reader.interrupted else deadline.left(WAIT_SLICE)
@@ -209,14 +210,16 @@ class Subscription:
                     self._reader.interrupted = False
                     return there > 0
                 self._live_on()
-                began = time.perf_counter()
                 self._condition.wait(left)
-                if time.perf_counter() - began < BUSY:
-                    self._spins = SPINS  # the producer is in full flow: the next wait looks a while before it sleeps
                 if words[PUT] >= get + n and not self.paused:  # the usual end of a wait: nothing to arm again
+                    self._waited(began)
                     return self._reader.available() >= n
         finally:
             words[wanted_word] = DISARMED
+
+    def _waited(self, began: float) -> None:
+        """Say that events came: after a short wait the producer is in full flow, and the next wait looks a while before it sleeps."""
+        self._spins = SPINS if time.perf_counter() - began < BUSY else 0
 
     def _resumed(self, deadline: Deadline) -> bool:
         """Sleep until the subscription is resumed; False at the deadline.

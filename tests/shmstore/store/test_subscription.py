@@ -504,9 +504,9 @@ def test_a_spin_too_short_ends_in_a_sleep(make, attach, start, no_slices):
         reader.ack(batch)
 
 
-def test_a_reader_in_full_flow_goes_on_looking(make, attach, start, monkeypatch, no_slices):
-    """Once a sleep was short, the reader looks for events before it sleeps, and does so again for as long as a short look finds some."""
-    reader, got = hurried(make, attach, start, monkeypatch, brief=SOON)
+def test_a_reader_in_full_flow_goes_on_looking(make, start, monkeypatch, no_slices):
+    """Once a wait was short, the reader looks for events before it sleeps, and does so again for as long as a short look finds some."""
+    reader, got = hurried(make, start, monkeypatch, brief=SOON)
     for i in range(5):
         reader.ack(got.result(SOON))
         got = start(reader.get, timeout=SOON)
@@ -516,9 +516,9 @@ def test_a_reader_in_full_flow_goes_on_looking(make, attach, start, monkeypatch,
         assert contents(got.result(SOON)) == [b"%d" % i]
 
 
-def test_a_long_look_is_followed_by_a_sleep(make, attach, start, monkeypatch, no_slices):
+def test_a_long_look_is_followed_by_a_sleep(make, start, monkeypatch, no_slices):
     """A look that took as long as a sleep costs is not repeated: the next wait sleeps at once."""
-    reader, got = hurried(make, attach, start, monkeypatch, brief=0.0)
+    reader, got = hurried(make, start, monkeypatch, brief=0.0)
     reader.ack(got.result(SOON))
     got = start(reader.get, timeout=SOON)
     time.sleep(0.02)
@@ -530,10 +530,48 @@ def test_a_long_look_is_followed_by_a_sleep(make, attach, start, monkeypatch, no
     assert contents(got.result(SOON)) == [b"found by waking"]
 
 
-def hurried(make, attach, start, monkeypatch, *, brief):
-    """A reader whose sleep was short, as every sleep is here and every look is long, and what it gets by that."""
-    for name, seconds in (("BUSY", SOON), ("LOOK", SOON / subscription.SPINS), ("BRIEF", brief)):
+@pytest.mark.parametrize("n", [1, 2])
+def test_events_that_came_before_the_sleep_end_a_short_wait(make, start, monkeypatch, no_slices, n):
+    """A reader that arms itself and finds that events have come meanwhile does not sleep, and looks before its next sleep, too."""
+    waits(monkeypatch, short=SOON, look=SOON, brief=SOON)
+    store = make(capacity=8)
+    reader = store.subscribe("a")
+    store.put([b"1", b"2"])
+    armed = reader._reader.try_wait(None, SOON, SOON) if n == 1 else None
+    reader.ack(armed or reader.get(min_events=2, timeout=SOON))
+    store.segment.words[ARMED] = 0
+    got = start(reader.get, min_events=n, timeout=SOON)
+    time.sleep(0.02)
+    assert store.segment.words[ARMED] == 0  # it does not sleep
+    store.put([b"3", b"4"])
+    assert contents(got.result(SOON)) == [b"3", b"4"]
+
+
+def test_a_look_in_vain_is_a_part_of_the_wait(make, start, monkeypatch, no_slices):
+    """A wait that had looked for too long is no short one, however short its sleep was: the next wait sleeps at once."""
+    reader, got = hurried(make, start, monkeypatch, brief=SOON)
+    reader.ack(got.result(SOON))
+    waits(monkeypatch, short=0.05, look=0.05, brief=SOON)
+    reader._tune()
+    got = asleep(reader, start)
+    reader.store.put(b"soon after the look")
+    reader.ack(got.result(SOON))
+    waits(monkeypatch, short=0.05, look=SOON, brief=SOON)
+    reader._tune()
+    got = asleep(reader, start)
+    reader.store.put(b"found by waking")
+    assert contents(got.result(SOON)) == [b"found by waking"]
+
+
+def waits(monkeypatch, *, short, look, brief):
+    """Let readers take a wait of less than `short` seconds for short, look for `look`, and take a look of less than `brief` for short."""
+    for name, seconds in (("BUSY", short), ("LOOK", look / subscription.SPINS), ("BRIEF", brief)):
         monkeypatch.setattr(subscription, name, seconds)
+
+
+def hurried(make, start, monkeypatch, *, brief):
+    """A reader whose wait was short, as every one is here and every look is long, and what it gets by that."""
+    waits(monkeypatch, short=SOON, look=SOON, brief=brief)
     store = make(capacity=8)
     reader = store.subscribe("a")
     got = asleep(reader, start)
