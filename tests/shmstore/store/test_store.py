@@ -91,11 +91,16 @@ def test_what_is_no_event_is_refused(make, wrong):
     ],
 )
 def test_slots_that_contradict_the_blob_are_refused(make, blob, slots):
-    """put_encoded refuses slots of another type, sizes that do not sum to the blob, and events without bytes."""
+    """put_encoded refuses slots of another type, sizes that do not sum to the blob, and events without bytes. Nothing of them is in the store."""
     store = make()
+    store.put(b"before")
     with pytest.raises(ValueError):  # noqa: PT011  three different messages
         store.put_encoded(blob, slots)
-    assert store.newest == -1
+    assert store.newest == 0
+    store.put_encoded(*encoded([b"after", b"it"], rows=[3, 4]))
+    assert contents(store.peek(0)) == [b"before", b"after", b"it"]
+    assert store.put_cursor.rows == 8
+    assert store.check() == []
 
 
 def test_a_strided_slot_array_is_stored_as_it_reads(make):
