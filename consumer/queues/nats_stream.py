@@ -49,6 +49,7 @@ WINDOW: Final = 500  # messages of which the last is waited for: the server hold
 _ID, _AFTER, _AFTER_SEQUENCE = "Nats-Msg-Id", "Nats-Expected-Last-Msg-Id", "Nats-Expected-Last-Sequence"
 _WRONG_END: Final = (10070, 10071)  # the server's numbers of the error that the stream ends with another message
 _NO_RIGHTS: Final = ("authorization", "permissions violation", "authentication", "not enabled for account", "account")
+_NO_ROOM: Final = re.compile("insufficient|resource limits exceeded|maximum (messages|bytes) exceeded|no space left")
 _AGAIN_SECONDS: Final = 2.0  # after which a question is asked again
 _NAME: Final = re.compile(r"[^\s*>\x00-\x1f\x7f]{1,255}")
 _T = TypeVar("_T")
@@ -345,6 +346,11 @@ class NatsStream:
     def _raised(self, why: str) -> QueueUnreachable | QueueRefused:
         """Our error for it."""
         why = why.removeprefix("nats: ")
+        if _NO_ROOM.search(why):
+            return QueueUnreachable(
+                f"NATS at {self._address} has no room: {why}; give it more (max_file_store of the server's jetstream, and room on its disk), or limit the "
+                "stream by max_msgs or max_bytes"
+            )
         if "overlap" in why:
             return QueueRefused(
                 f"NATS at {self._address} refuses: {why}; give another --topic, or --progress-topic, for this subscription"

@@ -15,6 +15,7 @@ alone, and takes the others again. At least once nothing is numbered, and the cl
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import threading
@@ -37,6 +38,7 @@ PROGRESS: Final = "shmstore-progress"
 LARGEST: Final = 5 << 20  # bytes of a message, the broker's default
 WINDOW: Final = 5000  # messages that the broker did not answer yet
 ANSWER_MS: Final = 10_000  # for one call of the client, which nothing interrupts
+LOST_SECONDS: Final = 5.0  # without a connection, which the client makes again at once where it can
 PLACES: Final = 24  # bits of an id for the place in an event
 _REFUSED: Final = ("Authentication", "Authorization", "NotAllowed", "TopicNotFound", "TopicTerminated", "InvalidTopicName")
 _NAME: Final = re.compile(r"(non-)?persistent://[\w=:.-]+/[\w=:.-]+/[^/\x00-\x1f\x7f]+", re.ASCII)
@@ -74,7 +76,17 @@ class Pulsar:
         self._address, self._reader, self._stopped = address, reader, stopped
         self._largest = numbers["max_message_size"] or LARGEST
         self._namespace, self._admin = texts.get("namespace", "public/default"), texts.get("admin", "").rstrip("/")
-        self._new, self._token = partitions, password if user == "token" else ""
+        self._new, self._login = partitions, ""  # what the administration is shown
+        if user == "token":
+            if not re.fullmatch(r"[!-~]+", password):
+                raise ValueError(
+                    "the token of Pulsar has blanks, line ends or letters that no token has: check the password's file"
+                )
+            self._login = f"Bearer {password}"
+        elif ":" in user:
+            raise ValueError(f"--user {user!r} has a colon, with which a name ends at Pulsar: give another user")
+        elif user:
+            self._login = f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
         if self._new > 0 and not self._admin:
             raise ValueError("--new-partitions needs --set admin=http://HOST:8080, where Pulsar creates topics")
         if self._admin and not self._admin.startswith(("http://", "https://")):
@@ -92,7 +104,7 @@ class Pulsar:
             "tls_private_key_file_path": tls_key or tls_cert or None,
         }
         if user:
-            basic = pulsar.AuthenticationBasic(user, password) if not self._token else None
+            basic = pulsar.AuthenticationBasic(user, password) if user != "token" else None
             self._how["authentication"] = basic or pulsar.AuthenticationToken(password)
         elif tls_cert:
             self._how["authentication"] = pulsar.AuthenticationTLS(tls_cert, tls_key or tls_cert)
@@ -206,7 +218,7 @@ class Pulsar:
     def _create(self, topic: str) -> None:
         """Create a topic with partitions, unless it is there."""
         path = "/".join(map(urllib.parse.quote, topic.replace("://", "/").split("/")))
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
+        headers = {"Content-Type": "application/json"} | ({"Authorization": self._login} if self._login else {})
         asked = urllib.request.Request(
             f"{self._admin}/admin/v2/{path}/partitions", str(self._new).encode(), headers, method="PUT"
         )
@@ -299,12 +311,15 @@ class Pulsar:
 
     def _wait(self, most: int) -> None:
         """Wait until at most so many messages are not answered."""
-        flight, seen, until = self._flight, -1, 0.0
+        flight, seen, until, lost = self._flight, -1, 0.0, time.monotonic()
         while flight.sent - flight.answered > most and not flight.error:
             if seen != flight.answered:
                 seen, until = flight.answered, time.monotonic() + ANSWER_SECONDS
-            flight.something.wait(0.05)
+            if flight.something.wait(0.05) or all(producer.is_connected() for producer, _ in self._producers.values()):
+                lost = time.monotonic()
             flight.something.clear()
+            if time.monotonic() - lost > LOST_SECONDS:
+                raise self._raised("a partition has no connection: its broker is away, or its topic was deleted")
             if time.monotonic() > until - (ANSWER_SECONDS - 2) * self._stopped():
                 raise self._raised("TimeOut")
         if flight.error:
@@ -352,6 +367,8 @@ class Pulsar:
             return QueueRefused(
                 f"Pulsar at {self._address} refuses: {why}; the user needs produce on the topics, and produce and consume on {self._progress}"
             )
+        if why in ("BrokerMetadataError", "BrokerPersistenceError"):
+            why = f"{why}: it cannot write now, as where the disks of its bookies are full; the broker's log says why"
         if why == "TimeOut":  # the client takes a refused login for a lost connection, and tries again
             why = "no answer in time, or it does not take the login: the broker's log says which"
         return QueueUnreachable(f"Pulsar at {self._address} does not answer: {why}")

@@ -23,7 +23,7 @@ from shmstore.consumer.queues.queue import Mark, Message, QueueRefused, QueueUnr
 from shmstore.event import EventType, Row
 from tests.certificates import self_signed
 from tests.consumer.queues.reading import streamed
-from tests.consumer.queues.senders import send, wait_for
+from tests.consumer.queues.senders import all_acked, send, sending, wait_for
 from tests.consumer.queues.test_sender import inserts, transaction
 from tests.servers.nats import NatsServer, nats_cluster, nats_server
 
@@ -260,6 +260,30 @@ def test_what_a_message_holds(log_store: EventStore, nats_there: NatsServer) -> 
     log_store.put(transaction(2, inserts(*range(2, 300))))
     send(log_store.name, "nats", nats_there.address)
     assert len(streamed(nats_there, topic)[0]) == 49
+
+
+def test_a_server_without_room(log_store: EventStore, tmp_path: Path) -> None:
+    """It says so, with what to do, and waits; once there is room all comes in, once."""
+    with NatsServer(tmp_path) as server:
+        file = tmp_path / "nats.conf"
+        roomy = file.read_text()
+        server.stop()
+        file.write_text(roomy.replace("jetstream {", "jetstream { max_file_store: 200000,"))
+        server.start()
+        for number in range(20):
+            log_store.put(transaction(number, [Row(None, (number * 10 + i, "x" * 2000)) for i in range(10)]))
+        with sending(log_store.name, "nats", server.address) as process:
+            assert process.stderr is not None
+            said = next(line for line in process.stderr if "has no room" in line)
+            assert "give it more (max_file_store" in said
+            assert "trying again" in said
+            assert process.poll() is None
+            server.stop()
+            file.write_text(roomy)
+            server.start()
+            wait_for(lambda: all_acked(log_store))
+        found = streamed(server, f"{log_store.name}.shop.orders")[0]
+    assert [json.loads(each.headers["key"])["id"] for each in found] == list(range(200))
 
 
 def test_logins_and_rights(log_store: EventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,14 @@ import hashlib
 import hmac
 import json
 import random
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from shmstore import EventStore
-from shmstore.consumer.queues import kinds
+from shmstore.consumer.queues import kinds, pulsar
 from shmstore.consumer.queues.pulsar import Pulsar
 from shmstore.consumer.queues.queue import Mark, Message, MessageTooLarge, QueueRefused, QueueUnreachable
 from shmstore.event import EventType, Row
@@ -234,6 +236,50 @@ def test_logins_and_rights(log_store: EventStore, tmp_path: Path, monkeypatch: p
         queue.close()
 
 
+def test_a_topic_that_is_deleted(pulsar_there: PulsarServer, store_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While messages are sent to it: that is found long before an answer is given up, and then the topic is made again."""
+    monkeypatch.setattr(pulsar, "ANSWER_SECONDS", 600)
+    monkeypatch.setattr(pulsar, "LOST_SECONDS", 0.5)
+    queue = Pulsar(pulsar_there.address, f"s/{store_name}", partitions=2, settings={"admin": pulsar_there.admin})
+    queue.open()
+    queue.send(some(store_name, range(6)), Mark(1, 1))
+    pulsar_there.ask("DELETE", f"/admin/v2/persistent/public/default/{store_name}/partitions?force=true")
+    with pytest.raises(QueueUnreachable, match="no connection: its broker is away, or its topic was deleted"):
+        queue.send(some(store_name, range(6, 12)), Mark(1, 3))
+    assert queue.open() == Mark(1, 1)
+    queue.send(some(store_name, range(6, 12)), Mark(1, 3))
+    queue.close()
+    found = kept(pulsar_there, store_name)
+    assert sorted(int(each.data()) for messages in found.values() for each in messages) == list(range(6, 12))
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "shown"),
+    [("token", "a.b-c_d", "Bearer a.b-c_d"), ("ü&%", "p:/\"'鍵", "Basic " + base64.b64encode("ü&%:p:/\"'鍵".encode()).decode())],
+)
+def test_the_administration_gets_the_login(user: str, password: str, shown: str) -> None:
+    """That of topics too, whatever is in it; the client gets it as it is."""
+    seen: list[str] = []
+
+    class Administration(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            seen.append(self.headers["Authorization"])
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Administration) as server:
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
+        settings = {"admin": f"http://127.0.0.1:{server.server_port}"}
+        Pulsar("127.0.0.1:1", "s/x", user=user, password=password, partitions=2, settings=settings)._create("persistent://a/b/c")
+        answering.join(60)
+    assert seen == [shown]
+
+
 def test_a_mark_that_is_none(pulsar_there: PulsarServer, store_name: str) -> None:
     """What another process wrote there stops with a line; so does a topic of another reader."""
     client = pulsar_there.client()
@@ -268,6 +314,9 @@ def test_nothing_listens(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"create": False}, "--no-create-topics"),
         ({"mechanism": "PLAIN"}, "--sasl"),
         ({"tls_ca": "/none.pem"}, r"TLS: /none\.pem cannot be read"),
+        ({"user": "token", "password": "a.b c"}, "the token of Pulsar has blanks"),
+        ({"user": "token", "password": "a.ü"}, "letters that no token has"),
+        ({"user": "a:b", "password": "c"}, "--user 'a:b' has a colon"),
     ],
 )
 def test_what_cannot_be(given: dict[str, object], says: str) -> None:

@@ -164,6 +164,44 @@ def test_logins_and_rights(log_store: EventStore, rocket_there: RocketServer) ->
     assert "weak-one" not in weak
 
 
+@pytest.mark.parametrize(("user", "password"), [("weak&%:/\"'ü", "p&%:/\"'üß鍵"), ("a=b;c", "x\\y{}$"), ("ü", "a:b/c?d=e&f%20")])
+def test_what_a_login_may_hold(
+    log_store: EventStore, rocket_there: RocketServer, tmp_path: Path, user: str, password: str
+) -> None:
+    """The server knows the user, by a password in a file as by one in the environment; with another one it does not."""
+    log_store.put(transaction(0, inserts(1)))
+    rocket_there.make_user(user, password)
+    secret = tmp_path / "secret"
+    secret.write_text(f"{password}\n")
+
+    def said(*words: str, **more: str) -> str:
+        return send(log_store.name, "rocketmq", rocket_there.address, *AT_LEAST, "--user", user, *words, code=2, **more)
+
+    assert f"User:{user} has no permission" in said("--password-file", str(secret))
+    assert f"User:{user} has no permission" in said(SHMSTORE_QUEUE_PASSWORD=password)
+    wrong = said(SHMSTORE_QUEUE_PASSWORD=password + "x")
+    assert "signature" in wrong
+    assert password not in wrong
+
+
+def test_a_topic_that_is_deleted(rocket_there: RocketServer, store_name: str) -> None:
+    """While messages are sent to it: that is an error which may be tried again, and then the topic is made again."""
+    queue = RocketMQ(rocket_there.address, partitions=2, **LOGIN)
+    queue.open()
+    queue.send([Message(store_name, b"k", b"1")], Mark(1, 1))
+    for place, code in (
+        (queue._first[store_name][0].address, 215),
+        (queue._names_at(), 216),
+    ):  # at the broker, and the name server
+        queue._ask(place, code, {"topic": store_name})
+    with pytest.raises(QueueUnreachable, match=rf"topic\[{store_name}\] not exist"):
+        queue.send([Message(store_name, b"k", b"2")], Mark(1, 2))
+    queue.open()
+    queue.send([Message(store_name, b"k", b"2")], Mark(1, 2))
+    queue.close()
+    assert [value for some in pulled(rocket_there, store_name).values() for _, value in some] == [b"2"]
+
+
 def test_tls(rocket_there: RocketServer, store_name: str, tmp_path: Path) -> None:
     """Messages go over TLS; nothing is sent to a server whose certificate another signed."""
 
