@@ -35,17 +35,17 @@ class ServerCopy:
 
     def rows(self, table: TableSchema) -> Iterator[StoredRows]:
         """Yield every row, some at a time, in stored form. Raises `CopyUnreadable`."""
-        self._places(table)
+        places = self._places(table)
         with self._reading(), closing(self._source.pieces()) as pieces:
-            for rows, _ in pieces:
-                yield self._ordered(table, rows)
+            for rows in pieces:
+                yield self._ordered(places, rows)
 
     def rows_of(self, table: TableSchema, keys: Sequence[StoredRow]) -> Sequence[StoredRow]:
         """Return the rows that have these keys, and perhaps others; whatever the copy's own key is. Raises `CopyUnreadable`."""
         places, names = self._places(table), self._source.schema.names
         with self._reading():
             found = self._source.rows_of(keys, [names[places[i]] for i in table.primary_key])
-            return list(unpack_rows(self._ordered(table, found)))
+            return list(unpack_rows(self._ordered(places, found)))
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -63,9 +63,8 @@ class ServerCopy:
             raise CopyUnreadable(f"the copy has no column {lacking[0]}: it has {', '.join(names)}")
         return [i for i in places if i is not None]
 
-    def _ordered(self, table: TableSchema, rows: StoredRows) -> StoredRows:
-        places = self._places(table)
-        if places == list(range(len(self._source.schema.names))):
+    def _ordered(self, places: list[int], rows: StoredRows) -> StoredRows:
+        if places == list(range(len(self._source.schema.columns))):
             return rows
         return [[row[i] for i in places] for row in unpack_rows(rows)]
 

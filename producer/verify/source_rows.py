@@ -13,14 +13,14 @@ from shmstore.producer.connection.prepared import SelectRows
 from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.filters.table_filter import TableFilter
 from shmstore.producer.settings import Settings
-from shmstore.producer.snapshot.chunks import CHUNK_BYTES
-from shmstore.producer.snapshot.select import literal, literals, selection
+from shmstore.producer.snapshot.select import key_literals, literal, literals, selection
 from shmstore.producer.snapshot.tables import SourceTable, quoted
 from shmstore.producer.stop import Stop, Stopped
 
 FIRST_ROWS = 20_000
 MOST_ROWS = 200_000
-PIECE_BYTES = 1 << 16  # of an answer that are given at once, while they are in the processor's cache
+SELECT_BYTES = 32 << 20  # that an answer is meant to have: so long does a server keep old rows for it
+PIECE_BYTES = 256 << 10  # of an answer that are given at once, while they are in the processor's cache
 KEYS_AT_ONCE = 500
 LOAD_PAUSE = 0.5  # seconds between two looks at a server that has much to do
 
@@ -39,6 +39,7 @@ class SourceRows:
         self.key_columns = tuple([table.schema.columns[i] for i in table.key.columns]) if table.key else ()
         self._selection = selection(table, filters.condition(table.schema, blob))
         self._limit = FIRST_ROWS
+        self._last = b"", b""  # as the answer gives it
 
     @property
     def key_problem(self) -> str:
@@ -55,29 +56,35 @@ class SourceRows:
         """Where the columns of the key are in a row."""
         return tuple([self.schema.names.index(column.name) for column in self.key_columns])
 
-    def pieces(
-        self, after: tuple[str, ...] = (), *, rest: Callable[[], None] = lambda: None
-    ) -> Generator[tuple[Packed, tuple[str, ...]]]:
-        """Read all rows behind the key `after` (SQL literals; empty: from the first), in its order; yield some, and the key of the last. `rest` is
+    @property
+    def last(self) -> tuple[str, ...]:
+        """The key of the last row that `pieces` gave, as SQL literals."""
+        row, extras = self._last
+        return literals(self._selection, (*unpack_rows(Packed(row)), *unpack_rows(Packed(extras))))
+
+    def pieces(self, after: tuple[str, ...] = (), *, rest: Callable[[], None] = lambda: None) -> Generator[Packed]:
+        """Read all rows behind the key `after` (SQL literals; empty: from the first), in its order; yield some at a time. `rest` is
         called before each SELECT. Close it where it is left before its end: its SELECT has the session until then."""
-        count = limit = 0
-        while count == limit:
+        more = True
+        while more:
             rest()
             count, size, limit = 0, 0, self._limit
-            answer = self._asked(self._selection.sql(after, (), limit))
+            until = self._end(after, limit)
+            answer = self._asked(self._selection.sql(after, until, 0 if until else limit))
             whole = False
             try:
                 while not whole:
                     whole = self._come(answer, PIECE_BYTES)
                     if len(answer):
-                        count, size, after = count + len(answer), size + answer.size, literals(self._selection, answer.last)
-                        yield self._taken(answer), after
+                        count, size, self._last = count + len(answer), size + answer.size, answer.rows.last
+                        yield self._taken(answer)
             except GeneratorExit:
                 if not whole:
                     self._left(answer)
                 raise
+            more, after = bool(until) or count == limit, until or (self.last if count else after)
             if count:
-                self._limit = max(1, min(MOST_ROWS, CHUNK_BYTES * count // max(1, size)))
+                self._limit = max(1, min(MOST_ROWS, SELECT_BYTES * count // max(1, size)))
 
     def rows_of(self, keys: Sequence[StoredRow], columns: Sequence[str] = ()) -> list[StoredRow]:
         """Read the rows that have these values in `columns` (none named: those of the key), in stored form, as the server compares; those of
@@ -87,7 +94,7 @@ class SourceRows:
         found: list[StoredRow] = []
         if any(hashed and i in places for i, hashed in self._plan.change):  # no query can ask for what a hash was made of
             own, wanted = [self.schema.names.index(name) for name in names], {tuple(key) for key in keys}
-            for rows, _ in self.pieces():
+            for rows in self.pieces():
                 found += [row for row in unpack_rows(rows) if tuple([row[i] for i in own]) in wanted]
             return found
         for at in range(0, len(keys), KEYS_AT_ONCE):
@@ -103,6 +110,18 @@ class SourceRows:
         for i, value in zip(places, values, strict=True):
             parts.append(f"{quoted(schema.columns[i].name)} = {_as_text(schema.columns[i], self.table.collations[i], value)}")
         return " AND ".join(parts)
+
+    def _end(self, after: tuple[str, ...], limit: int) -> tuple[str, ...]:
+        """The key that stands `limit` rows of any kind behind `after`, where only some rows are wanted: the server, which sends nothing while it looks
+        for one, is then never long silent. Empty where fewer are left, and where all rows are wanted."""
+        if not self._selection.condition:
+            return ()
+        columns = self._selection.key_columns
+        answer = SelectRows(
+            self._session, self._selection.key_sql(after, limit), columns, len(columns), self._settings.read_timeout
+        )
+        self._come(answer)
+        return key_literals(self._selection, answer.last) if len(answer) else ()
 
     def _asked(self, sql: str) -> SelectRows:
         return SelectRows(

@@ -234,10 +234,10 @@ class Verification:
         )
         saved = time.monotonic()
         with closing(source.pieces(state.after, rest=rest)) as pieces:
-            for rows, after in pieces:
+            for rows in pieces:
                 state.digests.add(self._as_copied(source.schema, rows), source.key)
                 if time.monotonic() > saved + SAVE:
-                    state.save(after)
+                    state.save(source.last)
                     saved = time.monotonic()
                 yield
         state.whole = True
@@ -306,7 +306,7 @@ class Verification:
         if not wanted:
             return set()
         with closing(source.pieces()) as pieces:
-            for rows in chain(copy.rows(schema), (self._as_copied(schema, rows) for rows, _ in pieces)):
+            for rows in chain(copy.rows(schema), (self._as_copied(schema, rows) for rows in pieces)):
                 self._say(schema, "finding what differs")
                 if look(rows):
                     break

@@ -556,6 +556,38 @@ def test_each_side_is_read_in_the_order_of_its_index(
             assert [(each["key"], "filesort" in (each["Extra"] or "")) for each in plan] == [("PRIMARY", False)]
 
 
+def test_a_filtered_table_is_read_in_parts_of_all_its_rows(
+    any_server: Server, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No SELECT goes through more of the table than a part, so that a server is never long silent where few rows pass; those are all compared."""
+    hurried(monkeypatch)
+    fill(any_server, database, 300)
+    asked: list[str] = []
+    ask = SourceRows._asked
+    monkeypatch.setattr(SourceRows, "_asked", lambda self, sql: asked.append(sql) or ask(self, sql))
+    options = {
+        "include": (f"{database}.t",),
+        "row_filter": (f"{database}.t: n = 20 AND id > 60 OR id = 300",),
+        "state": str(tmp_path),
+    }
+    with (
+        running(any_server, **options) as run,
+        any_server.connect(database=database) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("CREATE TABLE copied LIKE t")
+        cursor.execute("INSERT INTO copied SELECT * FROM t WHERE n = 20 AND id > 60 OR id = 300")
+        found = verified(run, lambda *_: ServerCopy(run.settings, database, "copied"), database)
+        assert (found.equal, found.rows, found.copied) == (True, 3, 3)
+        own = [sql for sql in asked if ".`t`" in sql]
+        assert [sql.count("`id` <= ") for sql in own] == [1, 1, 1, 1, 1, 1, 0]
+        assert own[-1].endswith("LIMIT 50")
+        cursor.execute("UPDATE copied SET n = 21 WHERE id IN (117, 300)")
+        cursor.execute("DELETE FROM copied WHERE id = 214")
+        found = verified(run, lambda *_: ServerCopy(run.settings, database, "copied"), database)
+        assert [each.key for each in found.samples] == [[117], [214], [300]]
+
+
 def test_a_copy_that_goes_while_it_is_read(
     any_server: Server, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
