@@ -74,10 +74,16 @@ class Selection(NamedTuple):
         text += f" FORCE INDEX ({quoted(table.key.name)})"
         bounds = [condition] if condition else []
         if after:
-            bounds.append(f"{keys[0]} >= {after[0]} AND ({_beyond(keys, after, '>', '>')})")
+            bounds.append(_behind(keys, after, ">", ">"))
         if until:
-            bounds.append(f"{keys[0]} <= {until[0]} AND ({_beyond(keys, until, '<', '<=')})")
+            bounds.append(_behind(keys, until, "<", "<="))
         return text + (f" WHERE {' AND '.join(bounds)}" if bounds else "") + f" ORDER BY {', '.join(keys)}"
+
+
+def _behind(keys: Sequence[str], bound: Sequence[str], sign: str, last: str) -> str:
+    """`_beyond`, and in front of it what an index is used for. The server tries every part of this on every row."""
+    beyond = _beyond(keys, bound, sign, last)
+    return beyond if len(bound) == 1 else f"{keys[0]} {sign}= {bound[0]} AND ({beyond})"
 
 
 def _beyond(keys: Sequence[str], bound: Sequence[str], sign: str, last: str) -> str:

@@ -278,7 +278,7 @@ class _Reading:
         settings = self._settings
         if self._session is None:
             self._session = connect(settings, self._endpoint)
-            prepare(self._session)
+            prepare(self._session, sparse=bool(self._selection.condition))
             self._server = read_server(self._session)
             if self._server.identity != self._identity:
                 raise SourceError(
