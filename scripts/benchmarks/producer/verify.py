@@ -3,6 +3,9 @@
 The copy is a table of another database of the same server (``shmstore``), or a Parquet file (``shmstore parquet``). ``throughput`` is rows of the table
 a second, both sides read and compared; ``cpu`` what the process that compares used, ``server cpu`` what the server did. narrow and wide are
 the tables of `loads`. A producer runs, as `verify` wants, and nothing is written.
+
+The three take turns: the server's buffer pool of 128 MiB holds the wide table, and not its copy next to it, so that CHECKSUM TABLE on its own would read
+from memory what the others read from disk.
 """
 
 from __future__ import annotations
@@ -50,13 +53,16 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
                 try:
                     subjects: dict[str, Callable[[], None]] = {
                         "shmstore": lambda: producing.verify(lambda *_: ServerCopy(producing.settings, "other", table)),  # noqa: B023
-                        "shmstore parquet": lambda: producing.verify(lambda *_: parquet(file)),  # noqa: B023
                         "CHECKSUM TABLE": lambda: _checksum(server, table),  # noqa: B023
+                        "shmstore parquet": lambda: producing.verify(lambda *_: parquet(file)),  # noqa: B023
                     }
-                    for subject, run in subjects.items():
-                        found = [_metered(server, rows, run) for _ in range(runs)]
+                    found: dict[str, list[dict[str, float]]] = {subject: [] for subject in subjects}
+                    for _ in range(runs):
+                        for subject, run in subjects.items():
+                            found[subject].append(_metered(server, rows, run))
+                    for subject, each in found.items():
                         for metric, unit in _UNITS.items():
-                            values = [one[metric] for one in found]
+                            values = [one[metric] for one in each]
                             taken.append(measure.of("verify", f"{case}/{kind}", subject, metric, unit, values))
                             measure.say(f"verify {case}/{kind} {subject}: {measure.number(taken[-1].median)} {unit} {metric}")
                 finally:
