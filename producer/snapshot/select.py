@@ -39,8 +39,8 @@ class Selection(NamedTuple):
         condition = f"({condition}) AND {self.condition}" if self.condition else condition
         return f"{self._from(self._chosen)} WHERE {condition}"
 
-    def key_sql(self, after: Sequence[str], rows: int) -> str:
-        """Return the SELECT of the key that stands so many rows, of any kind, behind the key `after`; its columns are `key_columns`.
+    def key_sql(self, after: Sequence[str], rows: int, until: Sequence[str] = ()) -> str:
+        """Return the SELECT of the key that stands so many rows, of any kind, behind the key `after`, not behind `until`; its columns are `key_columns`.
 
         Without the condition it runs over the index alone.
         """
@@ -48,7 +48,7 @@ class Selection(NamedTuple):
         assert self.table.key is not None
         columns = self.table.schema.columns
         chosen = [extras.get(i, quoted(columns[i].name)) for i in self.table.key.columns]
-        return f"{self._select(chosen, after, (), '')} LIMIT {rows - 1}, 1"
+        return f"{self._select(chosen, after, until, '')} LIMIT {rows - 1}, 1"
 
     @property
     def key_columns(self) -> list[Column]:

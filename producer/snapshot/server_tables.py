@@ -220,7 +220,7 @@ class _Reading:
         bounds: tuple[Key, Key],
     ) -> None:
         self._settings, self._endpoint, self._identity = settings, endpoint, identity
-        self._table, self._position, self._bounds = table, position, bounds
+        self._table, self._position = table, position
         self._filters = settings.table_filter()
         blob = encode_schema(table.schema)
         self._plan = self._filters.plan(table.schema, blob)
@@ -229,8 +229,8 @@ class _Reading:
         self._limit = max(1, CHUNK_BYTES // (table.row_bytes or 128)) if table.key is not None else 0
         self._session: ServerSession | None = None
         self._server: SourceServer | None = None
-        self._after, _ = bounds
-        self._given = False
+        self._after, self._until = bounds
+        self._given = self._whole = False
 
     def close(self) -> None:
         """Close the connection."""
@@ -241,15 +241,11 @@ class _Reading:
     def pieces(self) -> Iterator[tuple[bytes, NDArray[np.int64]]]:
         """Yield the rows."""
         backoff = Backoff(self._settings)
-        while True:
+        while not self._whole:
             try:
-                rows = 0
-                for event, count in self._chunk():
+                for event in self._chunk():
                     backoff.reset()
-                    rows += count
                     yield event, np.array([len(event)], np.int64)
-                if not self._limit or rows < self._limit:
-                    return
             except (LinkLost, ServerUnreachable):
                 self.close()
                 wait = backoff.failed()
@@ -257,21 +253,36 @@ class _Reading:
                     raise
                 time.sleep(wait)
 
-    def _chunk(self) -> Iterator[tuple[bytes, int]]:
-        """Yield some rows behind the last that were given as an event, and how many they are; a chunk of rows in all."""
+    def _chunk(self) -> Iterator[bytes]:
+        """Yield some rows behind the last that were given as an event; a chunk of rows in all, and none behind the last chunk's."""
         session = self._begin()
-        sql = self._selection.sql(self._after, self._bounds[1], self._limit)
-        wait, done = self._settings.read_timeout, False
+        end = self._chunk_end(session)
+        sql = self._selection.sql(self._after, end or self._until, 0 if end else self._limit)
+        wait, done, count = self._settings.read_timeout, False, 0
         rows = SelectRows(session, sql, self._selection.columns, len(self._table.schema.columns), wait)
         while not done:
             done = rows.fill(PIECE_BYTES, wait)
-            if count := len(rows):
+            if len(rows):
                 self._after = literals(self._selection, rows.last) if self._table.key is not None else ()
                 self._given = True
-                event = self._event(Packed(rows.rows.array(0, count)))
+                count += len(rows)
+                event = self._event(Packed(rows.rows.array(0, len(rows))))
                 rows.clear()
-                yield event, count
+                yield event
         session.query("COMMIT")
+        self._after = end or self._after
+        self._whole = not end and not 0 < self._limit <= count
+
+    def _chunk_end(self, session: ServerSession) -> Key:
+        """The key that a chunk of so many rows of any kind ends with, where only some are wanted: the server sends nothing while it looks for these, and
+        without an end would look through all that is left. Empty where all are wanted, and where fewer are left."""
+        selected, wait = self._selection, self._settings.read_timeout
+        if not selected.condition or not self._limit:
+            return ()
+        sql = selected.key_sql(self._after, self._limit, self._until)
+        found = SelectRows(session, sql, selected.key_columns, len(selected.key_columns), wait)
+        found.fill(1 << 30, wait)
+        return key_literals(selected, found.last) if len(found) else ()
 
     def _begin(self) -> ServerSession:
         """Begin a consistent read that shows all up to the position, of a table that is as it was. Raises `SourceError`."""

@@ -238,6 +238,36 @@ def test_filters_of_the_producer_hold(run: Running, any_server: Server, database
     assert all_rows(table) == [(i, "***") for i in range(101, 201)]
 
 
+def test_few_rows_that_pass_are_looked_for_a_chunk_at_a_time(
+    run: Running, any_server: Server, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No SELECT goes through more of the table than a chunk, so that a server is never long silent where few rows pass; those all come."""
+    monkeypatch.setattr(server_tables, "CHUNK_BYTES", 1000)
+    fill(any_server, database, 300)
+    asked: list[str] = []
+    make = SelectRows.__init__
+
+    def noted(self: SelectRows, session: Any, sql: str, *rest: Any) -> None:
+        asked.append(sql)
+        make(self, session, sql, *rest)
+
+    monkeypatch.setattr(SelectRows, "__init__", noted)
+    for condition, parts in (("id IN (7, 205, 300)", 1), ("id IN (7, 205, 300)", 3), ("id > 1000", 1)):
+        given = replace(run.settings, row_filter=(f"{database}.t: {condition}",))
+        table = ServerTables(given).open(f"{database}.t", parts=parts)
+        asked.clear()
+        assert [row[0] for part in range(table.parts) for row in rows_of(table, part)] == (
+            [] if "1000" in condition else [7, 205, 300]
+        )
+        ends = [sql for sql in asked if sql.endswith(", 1")]
+        rows = [sql for sql in asked if sql not in ends]
+        assert len(rows) == len(ends) > 2 * parts
+        unbound = [sql for sql in rows if "`id` <= " not in sql]
+        assert [sql.rpartition(" ")[2].isdigit() for sql in unbound] == [
+            True
+        ]  # the table's last rows: a LIMIT, and fewer are left
+
+
 def test_rows_of_a_prepared_transaction_are_waited_for(run: Running, any_server: Server, database: str) -> None:
     """They are in the stream since its XA PREPARE, before `sequence`, and in no read before its XA COMMIT."""
     fill(any_server, database, 20)
