@@ -6,9 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
-from shmstore import (
-    Subscription,
-)
+from shmstore import StoreFull, Subscription
 
 
 def reboot(name: str) -> None:
@@ -37,6 +35,18 @@ def taken(reader: Subscription, count: int, **limits: int) -> list[bytes]:
 def read_all(reader: Subscription, timeout: float = 0) -> None:
     while batch := reader.get(timeout=timeout):
         reader.ack(batch)
+
+
+def refused_at_the_bound(put: Callable[[], object]) -> str:
+    """Put until the log's bound refuses it, and return what that says: a disk that is slow for a moment refuses as well, for another reason."""
+    while True:
+        try:
+            put()
+        except StoreFull as error:
+            if "as large as it may be" in str(error):
+                return str(error)
+        else:
+            raise AssertionError("nothing was refused")
 
 
 def wait_for(true: Callable[[], bool]) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -138,12 +139,16 @@ def test_a_sync_that_fails_is_not_taken_for_one_that_did_not(name: str, monkeypa
         store.put(b"one")
         assert store.sync() == 0
 
+        failed = threading.Event()
+
         def broken(fd: int) -> None:
+            failed.set()
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
         monkeypatch.setattr(os, "fdatasync", broken)
         store.put(b"two")
         assert store.sync(timeout=0.5) == 0
+        assert failed.wait(20)
         monkeypatch.undo()
         assert store.sync(timeout=0.5) == 0
         with pytest.raises(StoreFull, match=r"Input/output error; see what the kernel says"):

@@ -18,15 +18,14 @@ import pytest
 from shmstore import EventStore, StoreError, StoreFull
 from shmstore.errors import refused
 from shmstore.log import keeper as keepers
-from tests.shmstore.store.logged import read_all, reboot, wait_for
+from tests.shmstore.store.logged import read_all, reboot, refused_at_the_bound, wait_for
 
 BIG = os.urandom(4000)
 
 
 def fill(store: EventStore) -> None:
     """Put until there is no free space: because of the log's bound."""
-    with pytest.raises(StoreFull, match="as large as it may be"):
-        put_all(store, 80_000)
+    refused_at_the_bound(lambda: put_all(store, 80_000))
 
 
 def put_all(store: EventStore, count: int) -> None:
