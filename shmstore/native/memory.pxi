@@ -62,15 +62,20 @@ cdef extern from *:
                 class_--;  /* of the sizes below */
             if (class_ >= BLOCK_CLASSES)
                 class_ = BLOCK_CLASSES - 1;
-            for (tries = 0; tries < BLOCK_CLASSES && __atomic_load_n(&spare_bytes, __ATOMIC_RELAXED) + usable > SPARE_BYTES; tries++)
-                free(spare_of(__atomic_add_fetch(&spare_turn, 1, __ATOMIC_RELAXED) % BLOCK_CLASSES));
-            for (i = 0; i < CLASS_PLACES && block != NULL; i++)
-                if (__atomic_load_n(&spares[class_][i], __ATOMIC_RELAXED) == NULL) {
-                    __atomic_add_fetch(&spare_bytes, usable, __ATOMIC_RELAXED);
-                    block = __atomic_exchange_n(&spares[class_][i], block, __ATOMIC_ACQ_REL);
-                    if (block != NULL)  /* another thread was faster: that one's block is looked for another place */
-                        __atomic_sub_fetch(&spare_bytes, usable = malloc_usable_size(block), __ATOMIC_RELAXED);
+            /* Counted before it is kept, so that threads together keep no more either. */
+            for (tries = 0; __atomic_add_fetch(&spare_bytes, usable, __ATOMIC_RELAXED) > SPARE_BYTES; tries++) {
+                __atomic_sub_fetch(&spare_bytes, usable, __ATOMIC_RELAXED);
+                if (tries == BLOCK_CLASSES) {
+                    free(block);
+                    return;
                 }
+                free(spare_of(__atomic_add_fetch(&spare_turn, 1, __ATOMIC_RELAXED) % BLOCK_CLASSES));
+            }
+            for (i = 0; i < CLASS_PLACES && block != NULL; i++)  /* what another thread put there meanwhile is looked for another place */
+                if (__atomic_load_n(&spares[class_][i], __ATOMIC_RELAXED) == NULL)
+                    block = __atomic_exchange_n(&spares[class_][i], block, __ATOMIC_ACQ_REL);
+            if (block != NULL)
+                __atomic_sub_fetch(&spare_bytes, malloc_usable_size(block), __ATOMIC_RELAXED);
         }
         free(block);
     }

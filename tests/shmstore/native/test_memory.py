@@ -102,10 +102,8 @@ def test_after_a_fork(seed: int) -> None:
     check(table, 7, payload, count, text)
 
 
-SCRIPT = """
-import ctypes, gc, random, sys
-import numpy as np
-from tests.shmstore.native import test_memory as t
+USED = """
+import ctypes, gc
 
 class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
@@ -117,6 +115,12 @@ def used():
     gc.collect()
     found = libc.mallinfo2()
     return found.uordblks + found.hblkhd
+"""
+
+SCRIPT = """
+import random
+from tests.shmstore.native import test_memory as t
+exec(t.USED)
 
 t.hold_and_drop(1, 3)
 payloads = [t.events(i, random.Random(i)) for i in range(120)]
@@ -130,6 +134,34 @@ for number, (payload, count, text) in enumerate(payloads[:10]):
 print(most, left, used() - before)
 last = t.table_of(payloads[0][0])  # goes when the interpreter does
 """
+
+
+SIZES = """
+from tests.shmstore.native.test_memory import USED
+exec(USED)
+from shmstore.native.columns import repeated
+
+def give(size, count):
+    held = [repeated(bytes(1024), size // 1024) for _ in range(count)]
+    assert all(len(block) == size for block in held)
+
+give(1 << 14, 1)
+before = used()
+for size, count in ((1 << 20, 16), (1 << 22, 1), (1 << 18, 16), (3 << 17, 16), (1 << 22, 4), (1 << 20, 16), (7 << 19, 5)):
+    give(size, count)
+    print(used() - before)
+"""
+
+
+def test_no_more_is_kept_whatever_the_sizes() -> None:
+    """A block that comes when many smaller ones are kept does not exceed what is promised."""
+    pytest.importorskip("shmstore.native.columns")
+    run = subprocess.run([sys.executable, "-c", SIZES], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    kept = [int(line) for line in run.stdout.split()]
+    assert len(kept) == 7
+    assert max(kept) <= (16 << 20) + (1 << 17)  # and what Python took
+    assert min(kept) > 8 << 20  # but kept it is
 
 
 def test_what_is_kept_is_bounded() -> None:
