@@ -164,8 +164,11 @@ def _packed(value: Any) -> bytes:
 
 
 def _unpack(data: bytes | memoryview) -> Any:
-    """Return the one value that `data` is. Raises ValueError; no length in it is believed that is more than there are bytes."""
-    return msgpack.unpackb(data, ext_hook=_refuse)
+    """Return the one value that `data` is. Raises ValueError; no length in it is believed that is more than there are bytes.
+
+    msgpack reads a length again once it has made a list of it, and fills more than it has where another process wrote meanwhile: so it gets a copy.
+    """
+    return msgpack.unpackb(data if type(data) is bytes else bytes(data), ext_hook=_refuse)
 
 
 def _refuse(code: int, data: bytes) -> Any:
