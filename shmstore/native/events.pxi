@@ -197,7 +197,7 @@ cdef object field(const uint8_t** at, const uint8_t* end, char kind):
         if p == NULL:
             raise _Unusual
         at[0] = p + size
-        return PyUnicode_DecodeUTF8(<const char*>p, size, NULL)
+        return text_of(p, size)
     if p >= end or p[0] & 0xF0 != 0x80:
         raise _Unusual
     props, at[0] = {}, p + 1

@@ -1,4 +1,5 @@
-# MessagePack, read. Each function gives where the value ends, or NULL: not that kind of value, or it runs past the end.
+# MessagePack, read. Each function gives where the value ends, or NULL: not that kind of value, or it runs past the end. Each reads a byte once: what its
+# head said must not change between what is checked and what is read.
 
 cdef inline uint64_t big(const uint8_t* at, int size) noexcept nogil:
     """A big-endian integer of 1, 2, 4 or 8 bytes. Written out, it is one load and one swap."""
@@ -71,15 +72,17 @@ cdef inline const uint8_t* read_double(const uint8_t* p, const uint8_t* end, dou
     cdef uint64_t bits
     cdef uint32_t half
     cdef float single
+    cdef uint8_t head
     if p >= end:
         return NULL
-    if p[0] == 0xCB:
+    head = p[0]
+    if head == 0xCB:
         if end - p < 9:
             return NULL
         bits = big(p + 1, 8)
         memcpy(value, &bits, 8)
         return p + 9
-    if p[0] == 0xCA:
+    if head == 0xCA:
         if end - p < 5:
             return NULL
         half = <uint32_t>big(p + 1, 4)
@@ -100,51 +103,66 @@ cdef inline const uint8_t* _sized(const uint8_t* p, const uint8_t* end, int widt
 
 cdef inline const uint8_t* read_text(const uint8_t* p, const uint8_t* end, size_t* size) noexcept nogil:
     """The head of a str; gives where its bytes begin, which are all there. Whether they are UTF-8 is not looked at."""
+    cdef uint8_t head
     if p >= end:
         return NULL
-    if p[0] & 0xE0 == 0xA0:
-        size[0] = p[0] & 0x1F
+    head = p[0]
+    if head & 0xE0 == 0xA0:
+        size[0] = head & 0x1F
         p += 1
         return p if <size_t>(end - p) >= size[0] else NULL
-    if 0xD9 <= p[0] <= 0xDB:
-        return _sized(p, end, 1 << (p[0] - 0xD9), size)
+    if 0xD9 <= head <= 0xDB:
+        return _sized(p, end, 1 << (head - 0xD9), size)
     return NULL
 
 
 cdef inline const uint8_t* read_bin(const uint8_t* p, const uint8_t* end, size_t* size) noexcept nogil:
     """The head of a bin; gives where its bytes begin, which are all there."""
-    if p >= end or not 0xC4 <= p[0] <= 0xC6:
+    cdef uint8_t head
+    if p >= end:
         return NULL
-    return _sized(p, end, 1 << (p[0] - 0xC4), size)
+    head = p[0]
+    return _sized(p, end, 1 << (head - 0xC4), size) if 0xC4 <= head <= 0xC6 else NULL
 
 
 cdef inline const uint8_t* read_array(const uint8_t* p, const uint8_t* end, int64_t* count) noexcept nogil:
     """The head of an array; gives where its first value begins. A value takes a byte at least: no count beyond that."""
+    cdef uint8_t head
+    cdef int64_t found
     if p >= end:
         return NULL
-    if p[0] & 0xF0 == 0x90:
-        count[0] = p[0] & 0x0F
+    head = p[0]
+    if head & 0xF0 == 0x90:
+        found = head & 0x0F
         p += 1
-    elif p[0] == 0xDC or p[0] == 0xDD:
-        if end - p <= (2 if p[0] == 0xDC else 4):
+    elif head == 0xDC:
+        if end - p <= 2:
             return NULL
-        count[0] = <int64_t>big(p + 1, 2 if p[0] == 0xDC else 4)
-        p += 3 if p[0] == 0xDC else 5
+        found = <int64_t>big(p + 1, 2)
+        p += 3
+    elif head == 0xDD:
+        if end - p <= 4:
+            return NULL
+        found = <int64_t>big(p + 1, 4)
+        p += 5
     else:
         return NULL
-    return p if count[0] <= end - p else NULL
+    count[0] = found
+    return p if found <= end - p else NULL
 
 
 cdef const uint8_t* skip_props(const uint8_t* p, const uint8_t* end) noexcept nogil:
     """A map of text to text."""
     cdef int64_t count
     cdef size_t size
+    cdef uint8_t head
     if p >= end:
         return NULL
-    if p[0] & 0xF0 == 0x80:
-        count = p[0] & 0x0F
+    head = p[0]
+    if head & 0xF0 == 0x80:
+        count = head & 0x0F
         p += 1
-    elif p[0] == 0xDE and end - p >= 3:
+    elif head == 0xDE and end - p >= 3:
         count = <int64_t>big(p + 1, 2)
         p += 3
     else:
@@ -162,14 +180,18 @@ cdef const uint8_t* skip_props(const uint8_t* p, const uint8_t* end) noexcept no
 cdef const uint8_t* skip_resume(const uint8_t* p, const uint8_t* end) noexcept nogil:
     """Nil, or where each source continues: [{text: [text, number, text]}, number, number]."""
     cdef int64_t count, number
-    cdef size_t size
+    cdef uint8_t head
     if p == NULL or p >= end:
         return NULL
-    if p[0] == 0xC0:
+    head = p[0]
+    if head == 0xC0:
         return p + 1
-    if end - p < 2 or p[0] != 0x93 or p[1] & 0xF0 != 0x80:  # more than fifteen sources are msgpack's to read
+    if head != 0x93 or end - p < 2:
         return NULL
-    count = p[1] & 0x0F
+    head = p[1]
+    if head & 0xF0 != 0x80:  # more than fifteen sources are msgpack's to read
+        return NULL
+    count = head & 0x0F
     p += 2
     while count:
         p = skip_text(p, end)
@@ -198,9 +220,11 @@ cdef const uint8_t* skip_cell(const uint8_t* p, const uint8_t* end) noexcept nog
     cdef int64_t signed
     cdef double real
     cdef size_t size
+    cdef uint8_t head
     if p >= end:
         return NULL
-    if p[0] == 0xC0 or p[0] == 0xC2 or p[0] == 0xC3:
+    head = p[0]
+    if head == 0xC0 or head == 0xC2 or head == 0xC3:
         return p + 1
     at = read_text(p, end, &size)
     if at != NULL:

@@ -81,14 +81,17 @@ cdef extern from "Python.h":
 cdef inline object text_of(const uint8_t* at, size_t size):
     """The str of these bytes. Raises UnicodeDecodeError, as Python does, where they are not UTF-8.
 
-    Python has the strs of one character ready, and decodes them.
+    Python has the strs of one character ready, and decodes them; out of a copy, as it may count the characters before it fills a str that has as many.
     """
     cdef text_room room
     cdef size_t count
     cdef uint32_t limit
-    if size < 2 or size > TEXT_MOST:
-        return PyUnicode_DecodeUTF8(<const char*>at, size, NULL)
+    if size > TEXT_MOST:
+        copy = PyBytes_FromStringAndSize(<const char*>at, size)
+        return PyUnicode_DecodeUTF8(PyBytes_AS_STRING(copy), size, NULL)
     memcpy(room.bytes, at, size)
+    if size < 2:
+        return PyUnicode_DecodeUTF8(<const char*>room.bytes, size, NULL)
     if is_ascii(room.bytes, size):
         text = PyUnicode_New(size, 0x7F)
         memcpy(PyUnicode_DATA(text), room.bytes, size)
