@@ -81,9 +81,9 @@ cdef int begin_column(Column* column, tuple step, int64_t rows, size_t most) exc
 
 
 cdef void end_column(Column* column) noexcept:
-    block_given(column.valid)
-    block_given(column.values)
-    block_given(column.text)
+    free(column.valid)
+    free(column.values)
+    free(column.text)
     column.valid = column.values = column.text = NULL
 
 
@@ -92,13 +92,11 @@ cdef object taken(Column* column, int64_t rows):
     if column.kind == SKIP:
         return None
     cdef bint sized = column.kind >= TEXT
-    cdef void* fitting
+    cdef void* shrunk
     if sized and column.capacity > column.size + column.size // 4:  # what the first rows said was too much: the column may be kept for long
-        fitting = block_taken(column.size)
-        if fitting != NULL:
-            memcpy(fitting, column.text, column.size)
-            block_given(column.text)
-            column.text = <uint8_t*>fitting
+        shrunk = realloc(column.text, max(1, column.size))
+        if shrunk != NULL:
+            column.text = <uint8_t*>shrunk
     return (
         column.nulls,
         column.zeros,
@@ -217,12 +215,9 @@ cdef bint _grow_text(Column* column, int64_t row, size_t size) noexcept nogil:
     cdef size_t wanted = column.size + size
     cdef double all_rows = 1.05 * <double>wanted / (row + 1) * column.rows
     cdef size_t capacity = max(wanted + wanted // 4, <size_t>min(all_rows, <double>column.most))
-    cdef void* grown = block_taken(capacity + WIDEST)
+    cdef void* grown = realloc(column.text, capacity + WIDEST)
     if grown == NULL:
         return False
-    if column.size:
-        memcpy(grown, column.text, column.size)
-    block_given(column.text)
     column.text, column.capacity = <uint8_t*>grown, capacity
     return True
 
