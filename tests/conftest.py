@@ -54,9 +54,10 @@ _state = tempfile.TemporaryDirectory(prefix="shmstore-tests-")
 os.environ["SHMSTORE_STATE"] = _state.name  # the homes of stores: never those of the user that runs the tests
 
 
-# A script that runs the tests in its background lets them ignore Ctrl-C, and so would what they start.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A script that runs the tests in its background lets them ignore Ctrl-C, nohup the end of the terminal, and so would what they start.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis looks at its option
