@@ -93,9 +93,9 @@ cdef class Run:
         self._raw, self.own_ends = PyMemoryView_FromObject(raw), own
         return True
 
-    def in_ring(self):
+    def _in_ring(self):
         """The payloads where they lie in the ring of a store with a log, and where each ends there, int64: what is made of them holds if
-        `in_ring_still` says so afterwards. None where they were copied already, or go another way.
+        `_in_ring_still` says so afterwards. None where they were copied already, or go another way.
         """
         cdef Mapped at = self.mapped
         cdef int64_t start, size
@@ -105,11 +105,11 @@ cdef class Run:
             return None
         return viewed(at.window, at.arena + start % at.arena_size, size), self.copied_ends(start)
 
-    def in_ring_still(self):
-        """Whether the ring was not written over since `in_ring` gave something."""
+    def _in_ring_still(self):
+        """Whether the ring was not written over since `_in_ring` gave something."""
         return self.intact()
 
-    def counted(self):
+    def _counted(self):
         """How many rows the batch of a store with a log has, of what is kept next to the payloads: none is looked at, or copied. -1: that the long way says."""
         cdef Mapped at = self.mapped
         cdef int64_t start, size, rows

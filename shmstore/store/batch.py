@@ -62,15 +62,15 @@ class _Run:
         """
         return self._each()
 
-    def in_ring(self) -> tuple[memoryview, bytes] | None:
+    def _in_ring(self) -> tuple[memoryview, bytes] | None:
         """The payloads where they lie in the ring, and their ends, for compiled code, which bears that they change meanwhile; None: not to be had."""
         return None
 
-    def in_ring_still(self) -> bool:
-        """Whether the ring was not written over since `in_ring` gave something."""
+    def _in_ring_still(self) -> bool:
+        """Whether the ring was not written over since `_in_ring` gave something."""
         return False
 
-    def counted(self) -> int:
+    def _counted(self) -> int:
         """How many rows the batch has, where that is known without a look at its payloads, else -1."""
         return -1
 
@@ -179,7 +179,7 @@ class Batch(_Run):
     @property
     def rows(self) -> int:
         """Rows in the batch."""
-        rows = self.counted()
+        rows = self._counted()
         return self._content().rows if rows < 0 else rows
 
     def _each(self) -> Iterator[memoryview]:
@@ -266,11 +266,11 @@ class Batch(_Run):
         In a store with a log the ring may be written over meanwhile. So `read` goes over the ring itself, and, where that was written over,
         again over what the log has: a copy made beforehand takes new memory, whose pages cost more than the rows.
         """
-        lent = self.in_ring()
+        lent = self._in_ring()
         if lent is not None:
             with suppress(Exception):  # of bytes that were written over, or it is raised again
                 made = read(lent[0], np.frombuffer(lent[1], np.int64))
-                if self.in_ring_still():
+                if self._in_ring_still():
                     return made
             del lent
         return read(self.raw, self.ends)
@@ -340,7 +340,7 @@ class _Selected(Batch):
     def __repr__(self) -> str:
         return f"Batch({self.first}..{self.last}, {len(self)} events of it)"
 
-    def in_ring(self) -> None:
+    def _in_ring(self) -> None:
         return None
 
     def payloads(self) -> Iterator[memoryview]:

@@ -86,7 +86,7 @@ def test_a_ring_that_is_written_over_meanwhile(store: EventStore, when: str, the
         put(store, 0, 40)
         batch = reader.get(timeout=5)
         monkeypatch.setattr(arrow_table, "read_table", overtaken)
-        in_place = batch.in_ring() is not None
+        in_place = batch._in_ring() is not None
         if then == "fail" and not in_place:  # of a copy there is no second look
             with pytest.raises(StoreCorrupt, match="written over"):
                 batch.to_arrow()
