@@ -44,9 +44,7 @@ def value_text(column: Column) -> Callable[[Any], str]:
 
 def plain_text(value: Any) -> str:
     """Return text as it is, and bytes as ISO-8859-1 characters, which loses nothing."""
-    return (
-        value if type(value) is str else bytes(memoryview(value)).decode("latin-1")
-    )  # a number is none: `bytes` would make so many zeros
+    return value if type(value) is str else str(value, "latin-1")
 
 
 def _decimal(value: Any) -> str:

@@ -284,12 +284,11 @@ class NatsStream:
 
     async def _publish(self, subject: str, data: bytes, headers: dict[str, str], waits: bool) -> None:
         """Send a message that follows the last one. The answer to one that `waits` tells of all before it: none is taken unless its predecessor was."""
-        if self._window == 1:
-            place = {_AFTER_SEQUENCE: str(self._last)}
-        else:
-            first = {_AFTER_SEQUENCE: str(self._last)}
-            after = {_AFTER: f"{self._instance}-{self._sent}"} if self._sent else first
-            place = {**after, _ID: f"{self._instance}-{self._sent + 1}"}
+        place = {_AFTER_SEQUENCE: str(self._last)}
+        if self._window > 1:
+            if self._sent:
+                place = {_AFTER: f"{self._instance}-{self._sent}"}
+            place[_ID] = f"{self._instance}-{self._sent + 1}"
         self._last += 1
         self._sent += 1
         headers = {**headers, **place}

@@ -256,7 +256,10 @@ class _Reading:
     def _chunk(self) -> Iterator[bytes]:
         """Yield some rows behind the last that were given as an event; a chunk of rows in all, and none behind the last chunk's."""
         session = self._begin()
-        end = self._chunk_end(session)
+        end: Key = ()
+        # The server sends nothing while it looks for a row that passes: so it looks through no more than a chunk.
+        if self._selection.condition and self._limit:
+            end = _end(session, self._selection, self._after, self._limit, self._settings.read_timeout, self._until)
         sql = self._selection.sql(self._after, end or self._until, 0 if end else self._limit)
         wait, done, count = self._settings.read_timeout, False, 0
         rows = SelectRows(session, sql, self._selection.columns, len(self._table.schema.columns), wait)
@@ -272,17 +275,6 @@ class _Reading:
         session.query("COMMIT")
         self._after = end or self._after
         self._whole = not end and not 0 < self._limit <= count
-
-    def _chunk_end(self, session: ServerSession) -> Key:
-        """The key that a chunk of so many rows of any kind ends with, where only some are wanted: the server sends nothing while it looks for these, and
-        without an end would look through all that is left. Empty where all are wanted, and where fewer are left."""
-        selected, wait = self._selection, self._settings.read_timeout
-        if not selected.condition or not self._limit:
-            return ()
-        sql = selected.key_sql(self._after, self._limit, self._until)
-        found = SelectRows(session, sql, selected.key_columns, len(selected.key_columns), wait)
-        found.fill(1 << 30, wait)
-        return key_literals(selected, found.last) if len(found) else ()
 
     def _begin(self) -> ServerSession:
         """Begin a consistent read that shows all up to the position, of a table that is as it was. Raises `SourceError`."""
@@ -359,11 +351,18 @@ def _bounds(session: ServerSession, selected: Selection, parts: int, wait: float
     found: list[Key] = []
     step = max(LEAST_ROWS, rows // parts)
     while True:
-        sql = selected.key_sql(found[-1] if found else (), step)
-        ends = SelectRows(session, sql, selected.key_columns, len(selected.key_columns), wait)
-        if ends.fill(1 << 30, wait) and not len(ends):
+        end = _end(session, selected, found[-1] if found else (), step, wait)
+        if not end:
             return found
-        found.append(key_literals(selected, ends.last))
+        found.append(end)
+
+
+def _end(session: ServerSession, selected: Selection, after: Key, rows: int, wait: float, until: Key = ()) -> Key:
+    """The key that stands so many rows, of any kind, behind `after`, not behind `until`; empty where fewer are left."""
+    sql = selected.key_sql(after, rows, until)
+    found = SelectRows(session, sql, selected.key_columns, len(selected.key_columns), wait)
+    found.fill(1 << 30, wait)
+    return key_literals(selected, found.last) if len(found) else ()
 
 
 def _halved(session: ServerSession, source: str, column: str, parts: int) -> list[int]:

@@ -62,8 +62,10 @@ SEND_BYTES = 256 << 10
 def prepare(session: ServerSession, *, sparse: bool = False) -> None:
     """Set a new connection up for reading chunks. `sparse`: the server may look for a row for long, and is to send the few soon, as a sign of life."""
     setup = _SETUP.format("max_statement_time" if session.mariadb else "max_execution_time")
-    longest = int(session.query("SELECT @@max_allowed_packet")[0][0]) // 2  # what the server refuses closes the connection
-    session.query(setup if sparse else setup.ljust(min(SEND_BYTES, longest)))
+    if not sparse:
+        longest = int(session.query("SELECT @@max_allowed_packet")[0][0]) // 2  # what the server refuses closes the connection
+        setup = setup.ljust(min(SEND_BYTES, longest))
+    session.query(setup)
     session.query("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     if session.query("SHOW VARIABLES LIKE 'show_gipk_in_create_table_and_information_schema'"):
         session.query(HIDDEN)

@@ -172,7 +172,6 @@ cdef class Index:
         cdef Py_ssize_t n
         cdef int64_t rows = 0
         cdef Record* record
-        cdef uint8_t* source
         self.check(chosen)
         if each.count != self.count:
             raise ValueError("one value for each event")
@@ -197,6 +196,7 @@ cdef class Index:
         cdef Py_ssize_t i, rows = 0, row = 0, k
         cdef int64_t size = 0, at = 0, count
         cdef Record* record
+        cdef uint8_t* source
         self.check(chosen)
         if times is not None and times.count != chosen.count:
             raise ValueError("one count for each event")
