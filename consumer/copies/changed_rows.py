@@ -144,13 +144,15 @@ def read_acts(events: Stored, run: NDArray[np.int64], schema: TableSchema, keys:
         before, after, exact = _images(events, events_, schema, keys, zero_dates)
         places = 2 * (np.repeat(starts[piece], counts[piece]) + _within(counts[piece]))
         if before is not None:
-            deleted.append(_only(_table(schema, before.arrays, keys), ~before.absent))
-            deletes.append(places[~before.absent])
+            there = before.chosen()
+            deleted.append(_only(_table(schema, before.arrays, keys), there))
+            deletes.append(places[there])
         if after is not None:
             if not exact:
                 zeros |= {done + row: wrong for row, wrong in _zero_dates(events, events_, schema)}
-            written.append(_only(_table(schema, after.arrays, range(len(schema.columns))), ~after.absent))
-            writes.append(places[~after.absent] + 1)
+            there = after.chosen()
+            written.append(_only(_table(schema, after.arrays, range(len(schema.columns))), there))
+            writes.append(places[there] + 1)
             done += len(writes[-1])
     rows = pa.concat_tables(written)
     return Acts(pa.concat_tables([*deleted, rows.select(list(keys))]), np.concatenate([*deletes, *writes]), rows, zeros)

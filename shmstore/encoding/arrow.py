@@ -157,21 +157,27 @@ def fit(found: TableSchema, plan: TableSchema) -> Fit:
 
 
 class Image(NamedTuple):
-    """Row images as columns: an array for each column of the table (None: not asked for), and which rows have no image."""
+    """Row images as columns: an array for each column of the table (None: not asked for); a bit for each row that says whether it has an image
+    (None: all have), and how many have none.
+    """
 
     arrays: list[Any]
-    absent: NDArray[np.bool_]
+    rows: int
+    there: pa.Buffer | None
+    absent: int
 
-    def struct(self, mapping: Sequence[int | None], type_: pa.StructType) -> pa.Array:
+    def struct(self, mapping: Sequence[int | None], type_: pa.StructType) -> pa.StructArray:
         """Return the images as one struct array; `mapping` says which column fills each field, None that it is NULL."""
         arrays = [
-            pa.nulls(len(self.absent), field.type) if i is None else self.arrays[i]
-            for i, field in zip(mapping, type_, strict=True)
+            pa.nulls(self.rows, field.type) if i is None else self.arrays[i] for i, field in zip(mapping, type_, strict=True)
         ]
-        if not arrays:
-            return pa.array([None if gone else {} for gone in self.absent.tolist()], type_)
-        mask = pa.array(self.absent) if self.absent.any() else None
-        return pa.StructArray.from_arrays(arrays, fields=list(type_), mask=mask)
+        return pa.Array.from_buffers(type_, self.rows, [self.there], self.absent, children=arrays)
+
+    def chosen(self) -> NDArray[np.bool_]:
+        """Which rows have an image."""
+        if self.there is None:
+            return np.ones(self.rows, np.bool_)
+        return np.unpackbits(np.frombuffer(self.there, np.uint8), count=self.rows, bitorder="little").view(np.bool_)
 
 
 Images = tuple[Image | None, Image | None]  # before, after; None: no row has it
@@ -250,7 +256,9 @@ def _stored_image(
         None if type_ is None else column_array(column, type_, cells, zero_dates)
         for column, type_, cells in zip(table.columns, types, values, strict=True)
     ]
-    return Image(arrays, np.repeat(np.array(absent), counts))
+    there = ~np.repeat(np.array(absent), counts)
+    missing = int((~there).sum())
+    return Image(arrays, len(there), pa.py_buffer(np.packbits(there, bitorder="little")) if missing else None, missing)
 
 
 def _placed(width: int, present: Sequence[int], values: Sequence[Any]) -> list[Any]:
@@ -287,7 +295,7 @@ class Events:
         self.ends = ends
         self.files = index.files
         self.schemas = index.schemas
-        self.records: NDArray[np.void] = np.frombuffer(memoryview(index.records), RECORD)
+        self.records: NDArray[np.void] = np.frombuffer(memoryview(index.records).toreadonly(), RECORD)
 
     def stored(self, events: NDArray[np.int64]) -> list[tuple[Header, Any]]:
         """The header and the body of each of `events`, by the reference."""
@@ -296,20 +304,17 @@ class Events:
 
     def runs(self, most: int) -> list[NDArray[np.int64]]:
         """The numbers of the events with rows, in order: cut where the schema changes, and after `most` rows."""
-        return [np.frombuffer(memoryview(run), np.int64) for run in self._index.runs(most)]
+        return [np.frombuffer(run, np.int64) for run in self._index.runs(most)]
 
     def spread(self, events: NDArray[np.int64], values: NDArray[np.int64]) -> pa.Array:
         """What `values` has for each of `events`, once for each of its rows."""
         found = self._index.spread(np.ascontiguousarray(events), np.ascontiguousarray(values))
-        return _numbers(pa.int64(), len(found) // 8, found)
+        return _numbers(pa.int64(), found.size // 8, found)
 
-    def transactions(self, events: NDArray[np.int64], counts: NDArray[np.int64] | None = None) -> pa.Array | None:
-        """The transaction of each of `events`, `counts` times over, or once for each of its rows; None where the reference must read it."""
-        found = self._index.transactions(np.ascontiguousarray(events), None if counts is None else np.ascontiguousarray(counts))
-        if found is None:
-            return None
-        buffers = [None, *map(pa.py_buffer, found)]
-        return pa.Array.from_buffers(pa.string(), len(found[0]) // 4 - 1, buffers, 0)
+    def transactions(self, events: NDArray[np.int64]) -> pa.Array | None:
+        """The transaction of each of `events`, once for each of its rows; None where the reference must read it."""
+        found = self._index.transactions(np.ascontiguousarray(events))
+        return None if found is None else _texts(found[0].size // 4 - 1, *found)
 
     def positions(self, events: NDArray[np.int64], numbers: Sequence[int] | None, ops: bytes) -> RowPositions | None:
         """Where the rows of `events` are in the binlog and what they are. `numbers` has the number of each of `files` (None: `seq` is not
@@ -320,14 +325,11 @@ class Events:
         if found is None or transaction is None:
             return None
         seq, op, file, offset, time, server, row = found
-        rows = len(op)
-        long = pa.int64()
+        rows, long = op.size, pa.int64()
         return RowPositions(
-            seq=None if seq is None else _texts(len(seq) // rows, rows, seq),
-            op=_texts(1, rows, op),
-            file=repeated(self.files[0], rows)
-            if file is None
-            else pa.array(self.files, pa.string()).take(_numbers(long, rows, file)),
+            seq=None if seq is None else _texts(rows, compiled.text_ends(seq.size // rows, rows), seq),
+            op=_texts(rows, compiled.text_ends(1, rows), op),
+            file=repeated(self.files[0], rows) if file is None else _texts(rows, *file),
             offset=_numbers(long, rows, offset),
             time=_numbers(long, rows, time),
             server=_numbers(long, rows, server),
@@ -362,14 +364,14 @@ class Events:
             return None
         rows = int(self.records["rows"][events].sum())
         made: list[Image | None] = []
-        for columns, wanted, gone in zip(found[:2], both, found[2:], strict=True):
+        for columns, wanted, there in zip(found[:2], both, found[2:], strict=True):
             if columns is None:
                 made.append(None)
                 continue
             if zero_dates != "null" and any(column is not None and column[1] for column in columns):
                 return None
-            absent = np.zeros(rows, np.bool_) if gone is None else np.frombuffer(memoryview(gone), np.bool_)
-            made.append(Image([_array(type_, rows, column) for type_, column in zip(wanted, columns, strict=True)], absent))
+            arrays = [_array(type_, rows, column) for type_, column in zip(wanted, columns, strict=True)]
+            made.append(Image(arrays, rows, *(there or (None, 0))))
         return made[0], made[1]
 
 
@@ -383,33 +385,26 @@ def read_events(raw: memoryview | bytes, ends: NDArray[np.int64]) -> Events | No
     return None if index.failed >= 0 else Events(index, memoryview(raw), ends)
 
 
-def _numbers(type_: pa.DataType, rows: int, values: Any) -> pa.Array:
-    return pa.Array.from_buffers(type_, rows, [None, pa.py_buffer(values)], 0)
+def _numbers(type_: pa.DataType, rows: int, values: pa.Buffer) -> pa.Array:
+    return pa.Array.from_buffers(type_, rows, [None, values], 0)
 
 
-def _texts(width: int, rows: int, text: Any) -> pa.Array:
-    """Text of `width` characters a row."""
-    ends = compiled.text_ends(width, rows)
-    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(text)], 0)
+def _texts(rows: int, ends: pa.Buffer | None, text: pa.Buffer) -> pa.Array:
+    return pa.Array.from_buffers(pa.string(), rows, [None, ends, text], 0)
 
 
 def repeated(text: str, rows: int) -> pa.Array:
     """Return `text`, once for each of `rows`."""
     encoded = text.encode()
     ends = compiled.text_ends(len(encoded), rows) if COMPILED else None
-    if ends is None:
-        return pa.repeat(text, rows)
-    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(compiled.repeated(encoded, rows))], 0)
+    return pa.repeat(text, rows) if ends is None else _texts(rows, ends, compiled.repeated(encoded, rows))
 
 
 def _array(type_: pa.DataType, rows: int, column: Any) -> pa.Array | None:
     if column is None:
         return None
-    nulls, _, valid, values, text = column
-    buffers = [None if valid is None else pa.py_buffer(valid), pa.py_buffer(values)]
-    if text is not None:
-        buffers.append(pa.py_buffer(text))
-    return pa.Array.from_buffers(type_, rows, buffers, nulls)
+    nulls, _, *buffers = column
+    return pa.Array.from_buffers(type_, rows, buffers if buffers[2] is not None else buffers[:2], nulls)
 
 
 @lru_cache(maxsize=1024)

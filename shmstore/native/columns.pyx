@@ -7,7 +7,7 @@ must hold here is: what it does read is what the reference reads.
 
     text.pxi   UTF-8 as a str
     read.pxi   MessagePack, one value at a time, each against the end of its event
-    memory.pxi Memory: bytes that numpy and Arrow take without a copy
+    memory.pxi buffers of Arrow's, to be filled
     fill.pxi   one value -> one place in a column
     values.pxi rows as Python values, for who wants those
     index.pxi  Index: the headers of a run of events as records; the rows of some of them as columns
@@ -21,7 +21,7 @@ and sizes are kept here and checked before use, and text is checked where it was
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.datetime cimport (
     PyDate_CheckExact, PyDateTime_CheckExact, PyDelta_CheckExact, date_day, date_month, date_new, date_year, datetime_day, datetime_hour,
@@ -34,11 +34,11 @@ from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_AsUnsignedLongLong
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.memoryview cimport PyMemoryView_FromObject
-from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from cpython.ref cimport Py_CLEAR, Py_DECREF, Py_INCREF, PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
 include "utf8.pxi"

@@ -49,10 +49,15 @@ cdef struct Column:
     int64_t rows
     int64_t nulls
     int64_t zeros    # zero dates among them
+    PyObject* valid_buffer  # whose memory `valid`, `values` and `text` are
+    PyObject* values_buffer
+    PyObject* text_buffer   # NULL: there was no text yet
 
 
-cdef int begin_column(Column* column, tuple step, int64_t rows, size_t most) except -1:
-    """Make a column of `rows` rows, all there; each is to be filled, in order, with no more than `most` bytes of text. `step`: (kind, a, b)."""
+cdef int begin_column(Column* column, tuple step, int64_t rows, size_t most, const uint8_t* there, int64_t absent) except -1:
+    """Make a column of `rows` rows; each is to be filled, in order, with no more than `most` bytes of text. `step`: (kind, a, b). `there` has a bit for
+    each row that is; the others, `absent`, are NULL already, and `fill_absent` is all that they want. NULL: all are there.
+    """
     cdef int i
     name, a, b = step
     memset(column, 0, sizeof(Column))
@@ -72,38 +77,62 @@ cdef int begin_column(Column* column, tuple step, int64_t rows, size_t most) exc
         column.limit = 1
         for i in range(a):
             column.limit = column.limit * 10
-    column.valid = allocated((rows + 7) // 8)
-    memset(column.valid, 0xFF, (rows + 7) // 8)
-    column.values = allocated((rows + 1) * column.width)
-    if column.kind >= TEXT:
+    cdef size_t bits = (rows + 7) // 8, sized = column.kind >= TEXT
+    column.valid_buffer = owned(bits, <void**>&column.valid)
+    column.values_buffer = owned((rows + sized) * column.width, <void**>&column.values)
+    if there == NULL:
+        memset(column.valid, 0xFF, bits)
+    else:
+        memcpy(column.valid, there, bits)
+        column.nulls = absent
+        if not sized:
+            memset(column.values, 0, rows * column.width)
+    if sized:
         (<int32_t*>column.values)[0] = 0
     return 0
 
 
+cdef PyObject* owned(size_t size, void** data, bint grows=False) except NULL:
+    """As `buffer_of`; the caller has a reference, in C."""
+    buffer = buffer_of(size, data, grows)
+    Py_INCREF(buffer)
+    return <PyObject*>buffer
+
+
 cdef void end_column(Column* column) noexcept:
-    free(column.valid)
-    free(column.values)
-    free(column.text)
-    column.valid = column.values = column.text = NULL
+    Py_CLEAR(column.valid_buffer)
+    Py_CLEAR(column.values_buffer)
+    Py_CLEAR(column.text_buffer)
 
 
-cdef object taken(Column* column, int64_t rows):
-    """The column as (NULLs, zero dates, bits or None, values, text or None); None where it was skipped."""
+cdef object taken(Column* column):
+    """The column as (NULLs, zero dates, bits or None, values, text or None), the last three as pyarrow.Buffer; None where it was skipped."""
+    cdef void* nothing
     if column.kind == SKIP:
         return None
-    cdef bint sized = column.kind >= TEXT
-    cdef void* shrunk
-    if sized and column.capacity > column.size + column.size // 4:  # what the first rows said was too much: the column may be kept for long
-        shrunk = realloc(column.text, max(1, column.size))
-        if shrunk != NULL:
-            column.text = <uint8_t*>shrunk
+    text = None
+    if column.kind >= TEXT:
+        if column.text_buffer == NULL:
+            text = buffer_of(0, &nothing)
+        else:
+            # What the first rows said may have been too much, and the column may be kept for long.
+            text = <object>column.text_buffer
+            text.resize(column.size, column.capacity > column.size + column.size // 4)
     return (
         column.nulls,
         column.zeros,
-        memory_of(&column.valid, (rows + 7) // 8) if column.nulls else None,
-        memory_of(&column.values, (rows + (1 if sized else 0)) * column.width),
-        memory_of(&column.text, column.size) if sized else None,
+        <object>column.valid_buffer if column.nulls else None,
+        <object>column.values_buffer,
+        text,
     )
+
+
+cdef inline void fill_absent(Column* column, int64_t row, int64_t rows) noexcept nogil:
+    """Rows that are not there, as `begin_column` was told."""
+    cdef int64_t k
+    if column.kind >= TEXT:
+        for k in range(row + 1, row + rows + 1):
+            (<int32_t*>column.values)[k] = <int32_t>column.size
 
 
 cdef inline void fill_null(Column* column, int64_t row) noexcept nogil:
@@ -210,15 +239,20 @@ cdef inline const uint8_t* fill_cell(Column* column, int64_t row, const uint8_t*
     return skip_cell(p, end)
 
 
-cdef bint _grow_text(Column* column, int64_t row, size_t size) noexcept nogil:
-    """Make space for `size` bytes of `row`, and for as many in each row to come as those before have."""
+cdef bint _grow_text(Column* column, int64_t row, size_t size) noexcept with gil:
+    """Make space for `size` bytes of `row`, and for as many in each row to come as those before have; False where there is no memory."""
     cdef size_t wanted = column.size + size
     cdef double all_rows = 1.05 * <double>wanted / (row + 1) * column.rows
     cdef size_t capacity = max(wanted + wanted // 4, <size_t>min(all_rows, <double>column.most))
-    cdef void* grown = realloc(column.text, capacity + WIDEST)
-    if grown == NULL:
+    try:
+        if column.text_buffer == NULL:
+            column.text_buffer = owned(capacity + WIDEST, <void**>&column.text, True)
+        else:
+            (<object>column.text_buffer).resize(capacity + WIDEST, False)
+            column.text = <uint8_t*><uintptr_t>(<object>column.text_buffer).address
+    except MemoryError:
         return False
-    column.text, column.capacity = <uint8_t*>grown, capacity
+    column.capacity = capacity
     return True
 
 
@@ -226,7 +260,7 @@ cdef inline bint _append(Column* column, int64_t row, const uint8_t* at, size_t 
     cdef uint8_t* to
     if column.size + size > MAX_BYTES:
         return False
-    if (column.size + size > column.capacity or column.text == NULL) and not _grow_text(column, row, size):
+    if (column.size + size > column.capacity or column.text_buffer == NULL) and not _grow_text(column, row, size):
         return False
     to = column.text + column.size
     if size <= 16 and end - at >= 16:

@@ -67,11 +67,12 @@ cdef class Index:
 
     cdef Py_buffer view
     cdef bint viewed
-    cdef Record* records_at  # in `records`, which is read-only
+    cdef Record* records_at  # in `records`, which others only read
     cdef Py_ssize_t count
     cdef readonly Py_ssize_t failed
-    cdef readonly Memory records
+    cdef readonly object records
     cdef readonly list files, schemas
+    cdef list names  # `files`, as bytes
 
     def __cinit__(self, raw, ends):
         cdef Numbers marks = Numbers(ends)
@@ -80,13 +81,11 @@ cdef class Index:
         cdef Found found
         cdef dict files = {}, schemas = {}
         self.failed = -1
-        self.files, self.schemas = [], []
+        self.files, self.schemas, self.names = [], [], []
         PyObject_GetBuffer(raw, &self.view, PyBUF_SIMPLE)
         self.viewed = True
         self.count = marks.count
-        cdef uint8_t* headers = allocated(self.count * sizeof(Record))
-        self.records = memory_of(&headers, self.count * sizeof(Record))
-        self.records_at = <Record*>self.records.data
+        self.records = buffer_of(self.count * sizeof(Record), <void**>&self.records_at)
         cdef const uint8_t* bytes_ = <const uint8_t*>self.view.buf
         cdef bytes file = None, schema = None
         cdef int64_t file_number = 0, schema_number = 0
@@ -114,6 +113,7 @@ cdef class Index:
                     except UnicodeDecodeError:
                         self.failed = i
                         return
+                    self.names.append(file)
             record.file = file_number
             if found.schema != NULL:
                 if schema is None or not same(schema, found.schema, found.schema_size):
@@ -149,21 +149,21 @@ cdef class Index:
         cdef list found = []
         if self.failed >= 0:
             raise ValueError(f"event {self.failed} could not be read")
-        cdef Memory chosen = row_memory(self.count, 8)
-        cdef int64_t* numbers = <int64_t*>chosen.data
+        cdef int64_t* numbers
+        chosen = buffer_of(self.count * 8, <void**>&numbers)
         for n in range(self.count):
             record = &self.records_at[n]
             if record.schema < 0 or record.rows <= 0:
                 continue
             if count > first and (record.schema != schema or rows >= limit):
-                found.append(copy_of(numbers + first, count - first))
+                found.append(chosen.slice(first * 8, (count - first) * 8))
                 first, rows = count, 0
             schema = record.schema
             rows += record.rows
             numbers[count] = n
             count += 1
         if count > first:
-            found.append(copy_of(numbers + first, count - first))
+            found.append(chosen.slice(first * 8, (count - first) * 8))
         return found
 
     def spread(self, events, values):
@@ -180,63 +180,67 @@ cdef class Index:
             if not 0 <= record.rows <= record.end - record.body:
                 raise ValueError(f"{record.rows} rows in {record.end - record.body} bytes")
             rows += record.rows
-        cdef Memory found = row_memory(rows, 8)
-        rows = 0
+        cdef int64_t* at
+        found = buffer_of(rows * 8, <void**>&at)
         for n in range(chosen.count):
             record = &self.records_at[chosen.at[n]]
-            put_times(<int64_t*>found.data + rows, each.at[chosen.at[n]], record.rows)
-            rows += record.rows
+            put_times(at, each.at[chosen.at[n]], record.rows)
+            at += record.rows
         return found
 
-    def transactions(self, events, counts):
-        """The transaction of each of `events`, `counts` times over, or once for each of its rows where that is None: (int32 offsets, text); None where
-        it is no text.
-        """
-        cdef Numbers chosen = Numbers(events), times = None if counts is None else Numbers(counts)
-        cdef Py_ssize_t i, rows = 0, row = 0, k
-        cdef int64_t size = 0, at = 0, count
-        cdef Record* record
-        cdef uint8_t* source
+    def transactions(self, events):
+        """The transaction of each row of `events`: (int32 offsets, text). None where it is no text, or too much."""
+        cdef Numbers chosen = Numbers(events)
         self.check(chosen)
-        if times is not None and times.count != chosen.count:
-            raise ValueError("one count for each event")
+        return self.texts(chosen, False)
+
+    cdef object texts(self, Numbers chosen, bint files):
+        """The file, or the transaction, of each row, as `transactions` gives it."""
+        cdef Py_ssize_t i, rows = 0, k
+        cdef int64_t size = 0, each
+        cdef Record* record
+        cdef const uint8_t* source
+        cdef bytes name
+        cdef int32_t* offset
+        cdef uint8_t* text
+        cdef uint8_t* at
         for i in range(chosen.count):
             record = &self.records_at[chosen.at[i]]
-            count = record.rows if times is None else times.at[i]
-            if not 0 <= count <= MAX_BYTES:
-                raise ValueError(f"a count of {count}")
-            if record.transaction_size > MAX_BYTES:
-                return None
-            rows += count
-            size += count * record.transaction_size
+            each = PyBytes_GET_SIZE(<bytes>self.names[record.file]) if files else record.transaction_size
+            if not 0 <= record.rows <= record.end - record.body or each > MAX_BYTES:
+                return None  # a row takes a byte at least: no memory for rows that cannot be there
+            rows += record.rows
+            size += record.rows * each
             if size > MAX_BYTES or rows > MAX_ROW:
                 return None
-        cdef uint8_t* offsets = allocated((rows + 1) * 4)
-        cdef Memory starts = memory_of(&offsets, (rows + 1) * 4)
-        (<int32_t*>starts.data)[0] = 0
-        cdef uint8_t* text = allocated(size)
-        cdef Memory texts = memory_of(&text, size)
+        starts = buffer_of((rows + 1) * 4, <void**>&offset)
+        found = buffer_of(size, <void**>&text)
+        offset[0], at = 0, text
         for i in range(chosen.count):
             record = &self.records_at[chosen.at[i]]
-            source = <uint8_t*>self.view.buf + record.transaction
-            for k in range(record.rows if times is None else times.at[i]):
-                memcpy(texts.data + at, source, record.transaction_size)
-                if k == 0:
-                    source = texts.data + at  # the memory of a store may change: what was looked at is copied
-                    if not is_utf8(source, record.transaction_size):
+            if files:
+                name = self.names[record.file]
+                source, each = <const uint8_t*>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)
+            else:
+                source, each = <const uint8_t*>self.view.buf + record.transaction, record.transaction_size
+            for k in range(record.rows):
+                memcpy(at, source, each)
+                if k == 0 and not files:
+                    source = at  # the memory of a store may change: what was looked at is copied
+                    if not is_utf8(source, each):
                         return None
-                at += record.transaction_size
-                row += 1
-                (<int32_t*>starts.data)[row] = <int32_t>at
-        return starts, texts
+                at += each
+                offset += 1
+                offset[0] = <int32_t>(at - text)
+        return starts, found
 
     def positions(self, events, numbers, bytes ops):
         """What says where the rows of `events` are and what they are: (seq, op, file, offset, time, server, row), a value a row.
 
         `seq` is text of `SEQ_WIDTH` characters that sorts as the rows do: in lower-case hex, each cut to its digits, the
         number of the file (`numbers` has one for each of `files`), the end of the event, its number in the transaction, and the
-        row; None where `numbers` is. `op` is the character that `ops` has for the event's type. file (an index; None where there is one
-        file), offset, time and server are int64, row is int32. None where that is not all: an event without rows, or with a statement.
+        row; None where `numbers` is. `op` is the character that `ops` has for the event's type. file is as `transactions` gives text, None where
+        there is one file. offset, time and server are int64, row is int32. None where that is not all: an event without rows, or with a statement.
         """
         cdef Numbers chosen = Numbers(events), file_numbers = None if numbers is None else Numbers(numbers)
         cdef Py_ssize_t n
@@ -252,30 +256,41 @@ cdef class Index:
             rows += record.rows
         if rows > MAX_BYTES // SEQ_WIDTH:
             return None
-        cdef Memory seqs = None if file_numbers is None else row_memory(rows, SEQ_WIDTH)
-        cdef Memory files = None if len(self.files) == 1 else row_memory(rows, 8)
-        cdef Memory ops_ = row_memory(rows, 1), offsets = row_memory(rows, 8), times = row_memory(rows, 8)
-        cdef Memory servers = row_memory(rows, 8), rows_ = row_memory(rows, 4)
+        cdef uint8_t* seq = NULL
+        cdef uint8_t* op
+        cdef int64_t* offset
+        cdef int64_t* time
+        cdef int64_t* server
+        cdef int32_t* row
+        cdef int64_t k
+        seqs = None if file_numbers is None else buffer_of(rows * SEQ_WIDTH, <void**>&seq)
+        found = buffer_of(rows, <void**>&op), buffer_of(rows * 8, <void**>&offset), buffer_of(rows * 8, <void**>&time), \
+            buffer_of(rows * 8, <void**>&server), buffer_of(rows * 4, <void**>&row)
         cdef const uint8_t* letters = <const uint8_t*>PyBytes_AS_STRING(ops)
-        cdef int64_t k, at = 0
         for n in range(chosen.count):
             record = &self.records_at[chosen.at[n]]
             if seqs is not None:
-                put_seqs(seqs.data + at * SEQ_WIDTH, file_numbers.at[record.file], record)
-            if files is not None:
-                put_times(<int64_t*>files.data + at, record.file, record.rows)
-            put_times(<int64_t*>offsets.data + at, record.offset, record.rows)
-            put_times(<int64_t*>times.data + at, record.time, record.rows)
-            put_times(<int64_t*>servers.data + at, record.server, record.rows)
-            memset(ops_.data + at, letters[record.type], record.rows)
+                put_seqs(seq, file_numbers.at[record.file], record)
+                seq += record.rows * SEQ_WIDTH
+            put_times(offset, record.offset, record.rows)
+            put_times(time, record.time, record.rows)
+            put_times(server, record.server, record.rows)
+            memset(op, letters[record.type], record.rows)
             for k in range(record.rows):
-                (<int32_t*>rows_.data)[at + k] = <int32_t>(record.row + k)
-            at += record.rows
-        return seqs, ops_, files, offsets, times, servers, rows_
+                row[k] = <int32_t>(record.row + k)
+            op += record.rows
+            offset += record.rows
+            time += record.rows
+            server += record.rows
+            row += record.rows
+        files = None if len(self.files) == 1 else self.texts(chosen, True)
+        if files is None and len(self.files) != 1:
+            return None
+        return seqs, found[0], files, *found[1:]
 
     def images(self, events, steps_before, steps_after):
-        """The rows of `events`, all of them of one table: (columns before, columns after), each None where no row has that image; and for each a byte a
-        row that says whether that row has it not, None where all have it, or none.
+        """The rows of `events`, all of them of one table: (columns before, columns after), each None where no row has that image; and for each
+        (a bit a row that says whether that row has it, how many have it not), None where all have it, or none.
 
         Steps: (kind, a, b) for each column of the table. A column is as `taken` gives it; rows without the image are
         NULL in all columns. None where anything is not as it should be, or an image lacks columns.
@@ -306,35 +321,45 @@ cdef class Index:
             raise MemoryError(f"no memory for {width} columns")
         cdef Column* before = columns if some & BEFORE else NULL
         cdef Column* after = columns + width if some & AFTER else NULL
+        cdef uint8_t* before_there = NULL
+        cdef uint8_t* after_there = NULL
+        cdef int64_t before_absent = 0, after_absent = 0
         try:
+            bits_before = self.there(chosen, rows, BEFORE, &before_there, &before_absent) if some & ~every & BEFORE else None
+            bits_after = self.there(chosen, rows, AFTER, &after_there, &after_absent) if some & ~every & AFTER else None
             for i in range(width):
                 if before != NULL:
-                    begin_column(&before[i], steps_before[i], rows, most)
+                    begin_column(&before[i], steps_before[i], rows, most, before_there, before_absent)
                 if after != NULL:
-                    begin_column(&after[i], steps_after[i], rows, most)
+                    begin_column(&after[i], steps_after[i], rows, most, after_there, after_absent)
             with nogil:
                 good = self.fill(chosen, before, after, width)
             if not good:
                 return None
             return (
-                None if before == NULL else [taken(&before[i], rows) for i in range(width)],
-                None if after == NULL else [taken(&after[i], rows) for i in range(width)],
-                self.absent(chosen, rows, BEFORE) if some & ~every & BEFORE else None,
-                self.absent(chosen, rows, AFTER) if some & ~every & AFTER else None,
+                None if before == NULL else [taken(&before[i]) for i in range(width)],
+                None if after == NULL else [taken(&after[i]) for i in range(width)],
+                None if bits_before is None else (bits_before, before_absent),
+                None if bits_after is None else (bits_after, after_absent),
             )
         finally:
             for i in range(2 * width):
                 end_column(&columns[i])
             free(columns)
 
-    cdef Memory absent(self, Numbers chosen, int64_t rows, int64_t image):
-        cdef Memory found = row_memory(rows, 1)
+    cdef object there(self, Numbers chosen, int64_t rows, int64_t image, uint8_t** bits, int64_t* absent):
+        """A buffer with a bit for each row that has `image`; and how many have it not."""
         cdef Record* record
         cdef Py_ssize_t n
-        cdef int64_t at = 0
+        cdef int64_t at = 0, k
+        found = buffer_of((rows + 7) // 8, <void**>bits)
+        memset(bits[0], 0xFF, (rows + 7) // 8)
         for n in range(chosen.count):
             record = &self.records_at[chosen.at[n]]
-            memset(found.data + at, record.images & image == 0, record.rows)
+            if not record.images & image:
+                for k in range(at, at + record.rows):
+                    bits[0][k >> 3] &= ~(1 << (k & 7))
+                absent[0] += record.rows
             at += record.rows
         return found
 
@@ -380,26 +405,15 @@ cdef bint texts_checked(Column* columns, int width) noexcept nogil:
     return True
 
 
-cdef Memory row_memory(int64_t rows, int64_t size):
-    """Memory for `size` bytes of each row."""
-    cdef uint8_t* made = allocated(rows * size)
-    return memory_of(&made, rows * size)
-
-
-cdef Memory copy_of(const int64_t* numbers, Py_ssize_t count):
-    cdef Memory copy = row_memory(count, 8)
-    memcpy(copy.data, numbers, count * 8)
-    return copy
-
-
 def text_ends(int64_t width, int64_t rows):
     """Where each of `rows` texts of `width` bytes begins, and the last one ends, int32; None where they are too many."""
     if not 0 <= rows <= MAX_ROW or not 0 <= width <= MAX_BYTES or rows * width > MAX_BYTES:
         return None
-    cdef Memory found = row_memory(rows + 1, 4)
+    cdef int32_t* ends
     cdef int64_t i
+    found = buffer_of((rows + 1) * 4, <void**>&ends)
     for i in range(rows + 1):
-        (<int32_t*>found.data)[i] = <int32_t>(i * width)
+        ends[i] = <int32_t>(i * width)
     return found
 
 
@@ -408,9 +422,10 @@ def repeated(bytes text, int64_t rows):
     cdef int64_t width = PyBytes_GET_SIZE(text), i
     if not 0 <= rows <= MAX_ROW or rows * width > MAX_BYTES:
         raise ValueError(f"{rows} times {width} bytes")
-    cdef Memory found = row_memory(rows, width)
+    cdef uint8_t* at
+    found = buffer_of(rows * width, <void**>&at)
     for i in range(rows):
-        memcpy(found.data + i * width, PyBytes_AS_STRING(text), width)
+        memcpy(at + i * width, PyBytes_AS_STRING(text), width)
     return found
 
 
@@ -460,9 +475,7 @@ cdef const uint8_t* fill_image(
             return NULL
         if columns != NULL:
             for i in range(width):
-                if columns[i].kind != SKIP:
-                    for count in range(row, last):
-                        fill_null(&columns[i], count)
+                fill_absent(&columns[i], row, rows)
         return p + 1
     p = read_array(p, end, &count)
     if p == NULL or count != rows:

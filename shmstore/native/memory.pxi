@@ -1,38 +1,19 @@
-# Memory: bytes made here, handed out through the buffer protocol.
+# Memory of what is made here for Arrow: buffers out of its own pool.
+#
+# A batch's columns take megabytes, and are mostly given back before those of the next batch are made. malloc gives such memory back to the kernel and takes
+# it again, page by page, each with a fault that costs more than the values that go into it. Arrow's pool keeps it for a while, and counts it.
 
-cdef class Memory:
-    """Bytes that the owner of this object may read. numpy and Arrow take them without a copy."""
-
-    cdef uint8_t* data
-    cdef Py_ssize_t size
-
-    def __dealloc__(self):
-        free(self.data)
-
-    def __len__(self):
-        return self.size
-
-    def __getbuffer__(self, Py_buffer* view, int flags):
-        PyBuffer_FillInfo(view, self, self.data if self.data != NULL else <void*>b"", self.size, 1, flags)
-
-    def __releasebuffer__(self, Py_buffer* view):
-        pass
+cdef object allocate_buffer = None  # pyarrow's, which may be missing where no columns are made
 
 
-cdef Memory memory_of(uint8_t** data, size_t size):
-    """Take over `data`, which was allocated with malloc; the caller's pointer becomes NULL."""
-    cdef Memory memory = Memory()
-    memory.data, memory.size = data[0], size
-    data[0] = NULL
-    return memory
-
-
-cdef uint8_t* allocated(size_t size) except NULL:
-    """Memory that is to be filled."""
-    cdef uint8_t* data = <uint8_t*>malloc(max(1, size))
-    if data == NULL:
-        raise MemoryError(f"no memory for a column of {size} bytes")
-    return data
+cdef object buffer_of(size_t size, void** data, bint grows=False):
+    """A pyarrow.Buffer of `size` bytes that are to be filled, which are at `data`."""
+    global allocate_buffer
+    if allocate_buffer is None:
+        from pyarrow import allocate_buffer
+    buffer = allocate_buffer(size, None, grows)
+    data[0] = <void*><uintptr_t>buffer.address
+    return buffer
 
 
 @cython.no_gc  # as Index

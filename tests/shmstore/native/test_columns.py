@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -305,8 +310,6 @@ def test_events_that_are_not_there() -> None:
     for number in (-1, 4, 2**40):
         chosen = np.array([0, number])
         with pytest.raises(IndexError):
-            events.transactions(chosen, np.array([1, 1]))
-        with pytest.raises(IndexError):
             events.transactions(chosen)
         with pytest.raises(IndexError):
             events.spread(chosen, np.arange(4))
@@ -320,10 +323,6 @@ def test_events_that_are_not_there() -> None:
     for values in (np.arange(3), np.arange(5)):
         with pytest.raises(ValueError, match="one value for each event"):
             events.spread(np.array([0]), values)
-    with pytest.raises(ValueError, match="count"):
-        events.transactions(np.array([0]), np.array([1, 1]))
-    with pytest.raises(ValueError, match="count"):
-        events.transactions(np.array([0]), np.array([-1]))
 
 
 def test_runs_and_what_is_spread_over_their_rows(seed: int) -> None:
@@ -345,7 +344,8 @@ def test_runs_and_what_is_spread_over_their_rows(seed: int) -> None:
             assert [run.tolist() for run in found] == [run.tolist() for run in typed_runs(reference, most, partial=True)]
             for run in found:
                 assert events.spread(run, numbers).equals(reference.spread(run, numbers))
-                assert events.transactions(run).equals(events.transactions(run, events.records["rows"][run]))
+                transactions = [header.transaction for header, _ in reference.stored(run)]
+                assert events.transactions(run).to_pylist() == np.repeat(transactions, events.records["rows"][run]).tolist()
     assert typed_runs(read_events(*join([other_event(0, EntryType.BEGIN)])), 5, partial=True) == []
 
 
@@ -377,6 +377,55 @@ def test_rows_that_claim_much_memory_get_none() -> None:
     )  # not one was begun
 
 
+def test_columns_are_in_arrows_memory(seed: int) -> None:
+    """All of a table is memory of Arrow's pool, which counts it, and gets it back with the table; also where a table is not made in the end."""
+    payloads = random_events(random.Random(seed), 200)
+    refused = [*payloads, rows_event(0, EventType.INSERT, None, ["x" * len(ALL.columns)])]
+    outcome(payloads)
+    gc.collect()
+    before = pa.total_allocated_bytes()
+    table = outcome(payloads)
+    assert isinstance(table, pa.Table)
+    assert pa.total_allocated_bytes() - before >= table.get_total_buffer_size()
+    del table
+    for _ in range(20):
+        assert not isinstance(outcome(refused), pa.Table)
+    gc.collect()
+    assert pa.total_allocated_bytes() == before
+
+
+_NO_PANDAS = """
+import sys
+from pathlib import Path
+import numpy as np
+from shmstore.encoding.arrow_table import TableOptions, read_table
+
+raw, ends = Path(sys.argv[1]).read_bytes(), np.array([int(end) for end in sys.argv[2:]], np.int64)
+table = read_table(memoryview(raw), ends, None, TableOptions(), np.arange(len(ends)), lambda name, rows: None)
+imported = [name for name in ("pandas", "pyarrow.compute") if name in sys.modules]
+print(table.num_rows, imported)
+"""
+
+
+def test_a_table_needs_no_pandas(tmp_path: Path) -> None:
+    """Events of every kind, of several files, become a table without the import of pandas, which takes longer than many a batch."""
+    kinds = (
+        (EventType.INSERT, None, [[1, "a"]]),
+        (EventType.UPDATE, [[1, "a"]], [[2, None]]),
+        (EventType.DELETE, [[2, None]], None),
+    )
+    payloads = [rows_event(50 * (i % 4), *kind, NARROW) for i, kind in enumerate(kinds * 4)]
+    raw, ends = join(payloads)
+    Path(tmp_path, "raw").write_bytes(raw)
+    run = subprocess.run(
+        [sys.executable, "-c", _NO_PANDAS, str(Path(tmp_path, "raw")), *map(str, ends.tolist())],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.strip() == "12 []"
+
+
 def test_the_events_memory_may_change_meanwhile(seed: int) -> None:
     """Bytes that another process changes after they were indexed give other rows or none; nothing outside them is read."""
     chance = random.Random(seed)
@@ -392,7 +441,7 @@ def test_the_events_memory_may_change_meanwhile(seed: int) -> None:
         for image in found or ():
             for array in image.arrays if image else ():
                 array.validate(full=True)
-        texts = events.transactions(chosen, events.records["rows"][chosen])
+        texts = events.transactions(chosen)
         if texts is not None:
             texts.validate(full=True)
 
