@@ -384,6 +384,7 @@ class Kafka:
                 self._sequence = mark.sequence
             else:
                 self._flush(producer)
+            self._error = None
         except KafkaException as error:
             self._hear()
             self._raise_failed(error)
@@ -459,6 +460,7 @@ class Kafka:
                 why = error.args[0]
                 if self._failed or not why.retriable() or time.monotonic() >= until:
                     raise
+                self._hear()
 
     def _flush(self, producer: Producer) -> None:
         until = time.monotonic() + TRANSACTION_SECONDS
@@ -519,13 +521,19 @@ class Kafka:
 
     def _noted(self, error: KafkaError) -> None:
         """What the client says of itself, in its own time."""
-        if self._error is None or self._error.code() not in _REFUSED:
+        known = self._error
+        if known is None or (known.code() not in _REFUSED and error.code() != KafkaError._ALL_BROKERS_DOWN):  # which says less
             self._error = error
+
+    def says(self) -> str:
+        """What the client met since the last batch."""
+        error = self._error
+        return "" if error is None else f"Kafka's client says: {_line(error)}"
 
     def _raised(self, error: KafkaError, trouble: str) -> QueueUnreachable | QueueRefused:
         """Our error for it."""
         code = error.code()
-        why = re.sub(r"\s+", " ", error.str() or error.name())
+        why = _line(error)
         if code in _FENCED:
             return QueueRefused(
                 f"another instance sends {self._reader!r} now, and Kafka fenced this one: let one of them run, or give each a subscription of its own"
@@ -545,6 +553,10 @@ def _size(message: Message) -> int:
     """About what a message takes, with what Kafka puts around it."""
     headers = sum([len(name) + len(value) + 4 for name, value in message.headers])
     return len(message.value or b"") + len(message.key or b"") + headers + 100
+
+
+def _line(error: KafkaError) -> str:
+    return re.sub(r"\s+", " ", error.str() or error.name())
 
 
 def _text(error: Exception) -> str:

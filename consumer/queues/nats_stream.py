@@ -342,6 +342,10 @@ class NatsStream:
         if self._asking is not None and "permissions violation" in self._said.lower():
             self._asking.cancel()  # no answer will come
 
+    def says(self) -> str:
+        """What the server last refused."""
+        return self._said and f"NATS at {self._address} says: {self._said}"
+
     def _raised(self, why: str) -> QueueUnreachable | QueueRefused:
         """Our error for it."""
         why = why.removeprefix("nats: ")

@@ -113,3 +113,11 @@ class EarlyQueue(Queue, Protocol):
 
         Raises what `send` raises.
         """
+
+
+@runtime_checkable
+class TellingQueue(Queue, Protocol):
+    """A queue whose client says of itself what it meets while a call waits."""
+
+    def says(self) -> str:
+        """Return what it said last, on one line; empty where that is nothing. Another thread asks than the one that waits."""

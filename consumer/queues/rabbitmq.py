@@ -249,6 +249,13 @@ class RabbitMQ:
             message,
         )
 
+    def says(self) -> str:
+        """Why the server takes nothing now, as it says."""
+        return (
+            self._blocked
+            and f"RabbitMQ at {self._address} takes nothing: {self._blocked}; free memory or disk space of the server"
+        )
+
     def _raised(self, error: BaseException) -> QueueUnreachable | QueueRefused:
         """Our error for it."""
         if isinstance(error, QueueUnreachable | QueueRefused):

@@ -6,6 +6,8 @@ broker and a commit whose answer did not come. The ack follows the mark, and onl
 
 A power cut must not give sequences that the mark counts to other events: a batch is committed once the store's log has it on disk. A queue with
 transactions may take its messages before; one without shows at once what it takes, so it waits for the log first.
+
+A call of a queue may wait long for an answer, and nothing interrupts some clients. So a thread of its own (`_Waiting`) tells that nothing comes in.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ import logging
 import os
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final
 
 from shmstore import Batch, EventStore, Position, PositionNotFound
@@ -28,7 +32,7 @@ from shmstore.consumer.consumer import Consumer
 from shmstore.consumer.formats.json_text import dump
 from shmstore.consumer.monitoring.counters import Counters, figure
 from shmstore.consumer.queues.messages import Made, MessageOptions, Messages, size_of
-from shmstore.consumer.queues.queue import EarlyQueue, Mark, Message, MessageTooLarge, Queue, QueueUnreachable
+from shmstore.consumer.queues.queue import EarlyQueue, Mark, Message, MessageTooLarge, Queue, QueueUnreachable, TellingQueue
 from shmstore.encoding.codec import decode, stored_head
 from shmstore.event import Event, EventType
 from shmstore.sources import place_text, sources_text
@@ -40,6 +44,8 @@ PIECE: Final = 100  # messages that a queue is given while the rest of their bat
 PIECE_BYTES: Final = 256 << 10  # of their values, or this: they stay in the processor's cache until they are taken
 FIRST_PAUSE: Final = 0.2  # seconds before the queue is opened again; twice as long each time
 LONGEST_PAUSE: Final = 30.0
+FIRST_TOLD: Final = 5.0  # seconds without an answer after which a line says so, and again after twice as many more each time
+LONGEST_UNTOLD: Final = 60.0
 
 _log = logging.getLogger("shmstore.queue")
 
@@ -83,12 +89,14 @@ class Sender:
         self.counters = SenderCounters()
         self._consumer, self._queue, self._options = consumer, queue, options
         self._early = queue if isinstance(queue, EarlyQueue) else None
-        self._messages = Messages(options, queue.partitions)
+        self._messages = Messages(options, self._partitions)
         self._oversized, self._folder, self._look = oversized, Path(folder), look
         self._stopped = threading.Event()
         self._opened = False
+        self._waiting = _Waiting(self.counters, queue, self._hint)
         self._gtids = self._inside = ""  # executed, and the transaction of which the queue has a part
         self._place: ReaderPlace | None = None  # of what is in the queue from another store
+        self._trying = (-1, -1)  # epoch and sequence of the last event of the batch in hand
         self._first: tuple[int, int] | None = None  # epoch and sequence of the first event that was sent
 
     def stop(self) -> None:
@@ -98,28 +106,54 @@ class Sender:
 
     def run(self) -> None:
         """Send until `stop`."""
-        pause = FIRST_PAUSE
+        telling = threading.Thread(target=self._waiting.run, name="queue-waiting", daemon=True)
+        telling.start()
+        try:
+            self._run()
+        finally:
+            self._waiting.end()
+
+    def _run(self) -> None:
+        pause, waiting = FIRST_PAUSE, self._waiting
         while not self._stopped.is_set():
+            sending = False
             try:
-                mark = self._queue.open()
+                mark = self._open()
                 self._opened = True
+                if mark is not None and mark.epoch == self._trying[0] and mark.sequence >= self._trying[1]:
+                    waiting.goes_on()  # the batch is in, and its answer was lost
+                else:
+                    waiting.opened()
                 self._go_to(mark)
                 for batch in self._consumer:
+                    sending = True
                     self._send(batch)
-                    if self.counters.trouble:
-                        _log.info("the queue takes messages again")
-                        self.counters.trouble, pause = "", FIRST_PAUSE
+                    waiting.goes_on()
+                    sending, pause = False, FIRST_PAUSE
                 return
             except QueueUnreachable as error:
                 self._consumer.rollback()  # else the end of the consumer's block acks the batch that did not come in
+                waiting.failed(error, sending)
                 self.counters.retries += 1
                 if str(error) != self.counters.trouble:
-                    hint = "" if self._opened or self._stopped.is_set() else self._look()
+                    hint = "" if self._stopped.is_set() else self._hint()
                     _log.warning("%s%s; trying again until it answers", error, hint and f"; {hint}")
                 self.counters.trouble = str(error)
-                self._messages = Messages(self._options, self._queue.partitions)  # what is read comes again, in order
+                self._messages = Messages(self._options, self._partitions)  # what is read comes again, in order
                 self._stopped.wait(pause * random.uniform(0.5, 1))
                 pause = min(LONGEST_PAUSE, pause * 2)
+
+    def _hint(self) -> str:
+        """What to do where a queue that never answered does not answer."""
+        return "" if self._opened else self._look()
+
+    def _open(self) -> Mark | None:
+        with self._waiting:
+            return self._queue.open()
+
+    def _partitions(self, topic: str) -> int:
+        with self._waiting:
+            return self._queue.partitions(topic)
 
     def _go_to(self, mark: Mark | None) -> None:
         """Continue reading behind what is in the queue."""
@@ -177,10 +211,11 @@ class Sender:
             size += made.size
             if early is not None and made.messages:
                 try:
-                    early.take(made.messages)
+                    with self._waiting.of(len(found)):
+                        early.take(made.messages)
                     taken = len(found)
                 except MessageTooLarge:  # `send` meets it again, with all messages
-                    early.open()
+                    self._open()
                     taken, early = 0, None
         if last is not None:
             head, _ = stored_head(last)
@@ -199,6 +234,7 @@ class Sender:
 
     def _send(self, batch: Batch) -> None:
         """Send a batch, until it is in."""
+        self._trying = self._consumer.store.epoch, batch.last
         if not self._queue.exactly_once:
             self._consumer.sync(batch)  # what it takes is seen at once
         messages, taken, size = self._messages_of(batch)
@@ -212,12 +248,13 @@ class Sender:
         self._first = self._first or (mark.epoch, batch.first)
         while True:
             try:
-                self._queue.send(messages[taken:], mark)
+                with self._waiting.of(len(messages)):
+                    self._queue.send(messages[taken:], mark)
                 break
             except MessageTooLarge as error:
                 messages, taken = self._without(messages, error), 0
                 size = size_of(messages)
-                self._queue.open()
+                self._open()
         count = self.counters
         count.messages += len(messages)
         count.bytes += size
@@ -255,6 +292,92 @@ class Sender:
         replace(file, lambda path: path.write_bytes(value), "claim check", "give another folder")
         check = {"claim_check": str(file), "size": len(value), "sha256": digest}
         return message._replace(value=dump(check), headers=[*message.headers, ("shmstore.claim_check", str(file).encode())])
+
+
+class _Waiting:
+    """How long nothing came in while the sender waits for its queue; `run`, in a thread of its own, tells it.
+
+    A block of it is a call of the queue. From a call that failed the wait continues: of an `open` until one goes well, of a batch until it is in.
+    """
+
+    def __init__(self, counters: SenderCounters, queue: Queue, hint: Callable[[], str]) -> None:
+        self._counters, self._hint = counters, hint
+        self._says = queue.says if isinstance(queue, TellingQueue) else lambda: ""
+        self._over, self._lock = threading.Event(), threading.Lock()
+        self._since: float | None = None  # None: nothing is waited for
+        self._failed = False  # whether a batch did not come in
+        self._error = ""
+        self._messages = 0
+        self._about: float | None = None  # the wait that the following is about
+        self._due = self._pause = 0.0  # when the next line comes, and how much later the one after it
+        self._do = ""  # what to do
+
+    def of(self, messages: int) -> _Waiting:
+        """For a call that brings in so many messages."""
+        self._messages = messages
+        return self
+
+    def __enter__(self) -> None:
+        if self._since is None:
+            self._since = time.monotonic()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not self._failed and not isinstance(error, QueueUnreachable):
+            self._since = None
+
+    def failed(self, error: QueueUnreachable, batch: bool) -> None:
+        """The queue did not answer: to a batch, or to an `open`."""
+        self._error, self._failed = str(error), self._failed or batch
+
+    def opened(self) -> None:
+        """The queue is open. A batch that failed still waits."""
+        if not self._failed:
+            self._ends("the queue answers again")
+
+    def goes_on(self) -> None:
+        """A batch is in."""
+        self._failed = False
+        self._ends("the queue takes messages again")
+
+    def _ends(self, what: str) -> None:
+        with self._lock:
+            self._since, self._error, self._messages = None, "", 0
+            if self._counters.trouble:
+                _log.info(what)
+                self._counters.trouble = ""
+
+    def run(self) -> None:
+        """Tell it until `end`."""
+        while not self._over.wait(min(1.0, FIRST_TOLD)):
+            self.look(time.monotonic())
+
+    def look(self, now: float) -> None:
+        """Tell it, where it is time."""
+        since = self._since
+        if since is None:
+            return
+        if since != self._about:
+            self._about, self._due, self._pause, self._do = since, since + FIRST_TOLD, FIRST_TOLD, ""
+        if now < self._due:
+            return
+        self._do = self._do or self._hint()
+        self._pause = min(LONGEST_UNTOLD, self._pause * 2)
+        self._due = now + self._pause
+        with self._lock:
+            if self._since == since and not self._over.is_set():
+                self._tell(now - since)
+
+    def _tell(self, seconds: float) -> None:
+        count = self._messages
+        waits = f", and {count:,} {'message waits' if count == 1 else 'messages wait'}" if count else ""
+        why = self._says() or self._error or "the queue does not answer"
+        text = f"nothing was delivered for {seconds:.0f} s{waits}: {why}{self._do and f'; {self._do}'}"
+        _log.warning(text)
+        self._counters.trouble = self._counters.trouble or text
+
+    def end(self) -> None:
+        """End `run`, soon."""
+        self._over.set()
 
 
 def _position_of(mark: Mark) -> Position | None:

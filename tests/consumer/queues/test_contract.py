@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from shmstore.consumer.queues import kinds
+from shmstore import Consumer, EventStore
+from shmstore.consumer.queues import kinds, sender
 from shmstore.consumer.queues.kafka import Kafka
+from shmstore.consumer.queues.messages import MessageOptions
 from shmstore.consumer.queues.nats_stream import NatsStream
 from shmstore.consumer.queues.pulsar import Pulsar
 from shmstore.consumer.queues.queue import EarlyQueue, Mark, Message, MessageTooLarge, Queue, QueueRefused
@@ -20,7 +25,8 @@ from shmstore.consumer.queues.rocketmq import RocketMQ
 from tests.certificates import self_signed
 from tests.consumer.queues import memory
 from tests.consumer.queues.reading import added, committed, consumed, delivered, published, pulled
-from tests.consumer.queues.senders import Read
+from tests.consumer.queues.senders import Read, wait_for
+from tests.consumer.queues.test_sender import inserts, transaction
 from tests.servers.kafka import Broker
 from tests.servers.nats import NatsServer
 from tests.servers.pulsar import PulsarServer
@@ -37,6 +43,7 @@ class Tried:
 
     connect: Callable[[str], Queue]
     read: Callable[[str], Read]
+    server: Any = None  # can be held
 
 
 def _memory(request: pytest.FixtureRequest) -> Tried:
@@ -55,18 +62,18 @@ def _memory(request: pytest.FixtureRequest) -> Tried:
 
 def _kafka(request: pytest.FixtureRequest) -> Tried:
     broker: Broker = request.getfixturevalue("kafka_broker")
-    return Tried(lambda reader: Kafka(broker.address, reader), lambda topic: committed(broker, topic))
+    return Tried(lambda reader: Kafka(broker.address, reader), lambda topic: committed(broker, topic), broker)
 
 
 def _nats(request: pytest.FixtureRequest) -> Tried:
     server: NatsServer = request.getfixturevalue("nats_there")
-    return Tried(lambda reader: NatsStream(server.address, reader, partitions=3), lambda topic: published(server, topic))
+    return Tried(lambda reader: NatsStream(server.address, reader, partitions=3), lambda topic: published(server, topic), server)
 
 
 def _pulsar(request: pytest.FixtureRequest) -> Tried:
     server: PulsarServer = request.getfixturevalue("pulsar_there")
     limit = {"max_message_size": "1000000"}
-    return Tried(lambda reader: Pulsar(server.address, reader, settings=limit), lambda topic: consumed(server, topic))
+    return Tried(lambda reader: Pulsar(server.address, reader, settings=limit), lambda topic: consumed(server, topic), server)
 
 
 def _rabbitmq(request: pytest.FixtureRequest) -> Tried:
@@ -75,12 +82,12 @@ def _rabbitmq(request: pytest.FixtureRequest) -> Tried:
     def read(topic: str) -> Read:
         return delivered(server, *(f"{topic}.{number}" for number in range(3)))
 
-    return Tried(lambda reader: RabbitMQ(server.address, partitions=3), read)
+    return Tried(lambda reader: RabbitMQ(server.address, partitions=3), read, server)
 
 
 def _redis(request: pytest.FixtureRequest) -> Tried:
     server: RedisServer = request.getfixturevalue("redis_there")
-    return Tried(lambda reader: RedisStreams(server.address, reader, partitions=3), lambda topic: added(server, topic))
+    return Tried(lambda reader: RedisStreams(server.address, reader, partitions=3), lambda topic: added(server, topic), server)
 
 
 def _rocketmq(request: pytest.FixtureRequest) -> Tried:
@@ -88,7 +95,9 @@ def _rocketmq(request: pytest.FixtureRequest) -> Tried:
     assert server.login is not None
     user, password = server.login
     return Tried(
-        lambda reader: RocketMQ(server.address, user=user, password=password, partitions=3), lambda topic: pulled(server, topic)
+        lambda reader: RocketMQ(server.address, user=user, password=password, partitions=3),
+        lambda topic: pulled(server, topic),
+        server,
     )
 
 
@@ -127,7 +136,7 @@ def _closed(kind: Tried) -> Iterator[Tried]:
         made.append(kind.connect(reader))
         return made[-1]
 
-    yield Tried(connect, kind.read)
+    yield Tried(connect, kind.read, kind.server)
     for queue in made:
         queue.close()
 
@@ -252,6 +261,39 @@ def test_it_is_opened_again(tried: Tried, topic: str) -> None:
         if number % 2:
             queue.close()
     assert [value for each in tried.read(topic).values() for _, value in each] == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_server_that_is_held(
+    tried: Tried, log_store: EventStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While it answers nothing its sender tells that, and how many messages wait; then they come in."""
+    if tried.server is None:  # in memory there is none: test_sender.py
+        return
+    monkeypatch.setattr(sender, "FIRST_TOLD", 0.05)
+    topic = f"{log_store.name}.shop.orders".replace(".", "_" if isinstance(tried.connect("s/x"), RocketMQ) else ".")
+    with Consumer(log_store.name, "queue") as reader:
+        sending = sender.Sender(reader, tried.connect(f"{log_store.name}/queue"), MessageOptions(log_store.name))
+        thread = threading.Thread(target=sending.run)
+        thread.start()
+        try:
+            log_store.put(transaction(0, inserts(1)))
+            wait_for(lambda: sending.counters.sequence == log_store.newest)
+            caplog.clear()
+            tried.server.pause()
+            try:
+                log_store.put(transaction(1, inserts(2, 3)))
+                wait_for(lambda: ", and 2 messages wait: " in caplog.text)
+                assert sending.counters.trouble
+            finally:
+                tried.server.resume()
+            wait_for(lambda: sending.counters.sequence == log_store.newest)
+            wait_for(lambda: not sending.counters.trouble)
+        finally:
+            sending.stop()
+            thread.join(120)
+    assert not thread.is_alive()
+    found = [json.loads(value or b"")["pk"]["id"] for each in tried.read(topic).values() for _, value in each]
+    assert sorted(set(found)) == [1, 2, 3]
 
 
 NAMES = (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -364,6 +366,115 @@ def test_one_that_is_down_holds_up_no_other(log_store: EventStore) -> None:
     for broker in brokers:
         found = broker.of(f"{log_store.name}.shop.orders")
         assert [json.loads(message.value or b"")["pk"]["id"] for message in found] == list(range(400))
+
+
+@pytest.mark.parametrize("fails", ["open", "send"])
+def test_it_tells_that_nothing_is_delivered(
+    log_store: EventStore, fails: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A call that gets no answer, and then one error after the other: again and again a line says for how long, how many messages wait and what the
+    client says, and the metrics show it; then that it continues."""
+    monkeypatch.setattr(module, "FIRST_TOLD", 0.02)
+    monkeypatch.setattr(module, "LONGEST_UNTOLD", 0.05)
+    caplog.set_level(logging.INFO, "shmstore.queue")
+
+    class Slow(MemoryQueue):
+        def wait(self, call: str) -> None:
+            if call == fails and not up.is_set():
+                assert answer.wait(60)
+                raise QueueUnreachable("the disk is full")
+
+        def open(self) -> Mark | None:
+            self.wait("open")
+            return super().open()
+
+        def send(self, messages: Sequence[Message], mark: Mark) -> None:
+            self.wait("send")
+            super().send(messages, mark)
+
+        def says(self) -> str:
+            return "" if answer.is_set() else "its client met nobody"
+
+    def told(why: str) -> list[str]:
+        return [each.getMessage() for each in caplog.records if each.getMessage().endswith(f": {why}")]
+
+    up, answer, broker = threading.Event(), threading.Event(), Broker()
+    log_store.put(transaction(0, inserts(1, 2, 3)))
+    with Consumer(log_store.name, "queue") as reader:
+        sender = Sender(reader, Slow(broker), MessageOptions(log_store.name), look=lambda: "check --brokers")
+        thread = threading.Thread(target=sender.run)
+        thread.start()
+        try:
+            end = "" if fails == "send" else "; check --brokers"
+            _until(lambda: len(told(f"its client met nobody{end}")) > 2)
+            assert sender.counters.trouble.startswith("nothing was delivered for ")
+            answer.set()
+            _until(lambda: len(told(f"the disk is full{end}")) > 2)
+            assert sender.counters.trouble in ("", "the disk is full")
+            up.set()
+            _until(lambda: sender.counters.sequence == log_store.newest)
+            _until(lambda: not sender.counters.trouble)
+        finally:
+            up.set()
+            answer.set()
+            sender.stop()
+            thread.join(60)
+    waits = ", and 3 messages wait" if fails == "send" else ""
+    lines = told(f"its client met nobody{end}") + told(f"the disk is full{end}")
+    assert [line for line in lines if not re.match(rf"nothing was delivered for \d+ s{waits}: ", line)] == []
+    again = "the queue takes messages again" if fails == "send" else "the queue answers again"
+    assert caplog.records[-1].getMessage() == again
+    assert [each for each in caplog.records if again in each.getMessage()] == [caplog.records[-1]]
+
+
+def test_when_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """After five seconds, then less and less often; not while the sender has no call under way, whose time is not counted either."""
+    waiting = module._Waiting(module.SenderCounters(), MemoryQueue(Broker()), lambda: "")
+
+    def seconds() -> list[int]:
+        """After how many, of ten minutes from now on, a line comes."""
+        caplog.clear()
+        begin, told = waiting._since or time.monotonic(), []
+        for each in range(601):
+            waiting.look(begin + each)
+            if caplog.records:
+                told.append(each)
+                assert f"was delivered for {each} s: the queue does not answer" in caplog.text
+                caplog.clear()
+        return told
+
+    with waiting.of(0):
+        assert seconds() == [5, 15, 35, 75, 135, 195, 255, 315, 375, 435, 495, 555]
+    assert seconds() == []
+    with suppress(QueueUnreachable), waiting.of(0):
+        raise QueueUnreachable("the disk is full")
+    assert seconds()[0] == 5  # since this call
+    waiting.failed(QueueUnreachable("the queue does not answer"), True)
+    with waiting:  # the queue is opened; the batch is not in
+        pass
+    waiting.opened()
+    waiting.look(time.monotonic() + 1000)
+    assert len(caplog.records) == 1
+    waiting.goes_on()
+    assert seconds() == []
+
+
+def test_a_lost_answer_is_no_trouble(log_store: EventStore) -> None:
+    """Where the mark says that a batch is in, nothing waits, also while no other one comes."""
+    broker = Broker(faults=["", "", "answer"])
+    log_store.put(transaction(0, inserts(1)))
+    with Consumer(log_store.name, "queue") as reader:
+        sender = Sender(reader, MemoryQueue(broker), MessageOptions(log_store.name))
+        thread = threading.Thread(target=sender.run)
+        thread.start()
+        try:
+            _until(lambda: sender.counters.sequence == log_store.newest)
+            assert sender.counters.retries == 1
+            _until(lambda: not sender.counters.trouble)
+        finally:
+            sender.stop()
+            thread.join(60)
+    assert len(broker.of(f"{log_store.name}.shop.orders")) == 1
 
 
 def _until(there: Callable[[], bool]) -> None:

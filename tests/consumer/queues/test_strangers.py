@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import ssl
@@ -11,14 +12,18 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from shmstore import EventStore
+from shmstore import Consumer, EventStore
 from shmstore.consumer.queues import connecting, kafka, kinds, nats_stream, pulsar, rabbitmq, redis_streams, rocketmq
+from shmstore.consumer.queues import sender as sender_module
+from shmstore.consumer.queues.messages import MessageOptions
 from shmstore.consumer.queues.queue import Mark, Message, Queue, QueueRefused, QueueUnreachable
 from tests.certificates import self_signed
+from tests.consumer.queues.senders import wait_for
 from tests.consumer.queues.test_sender import inserts, transaction
 
 pytestmark = pytest.mark.usefixtures("state")
@@ -145,6 +150,38 @@ def test_another_server(kind: str, over: str, impatient: None, tmp_path: Path) -
             assert line.isprintable()
             assert "rd@" not in line
             assert hint in connecting.look(address, kind, over == "tls")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_tells_that_nothing_answers(
+    kind: str, log_store: EventStore, impatient: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server takes the connection and says nothing: as long as it does a line says so, with a look at the server."""
+    monkeypatch.setattr(sender_module, "FIRST_TOLD", 0.05)
+    log_store.put(transaction(0, inserts(1)))
+    over = threading.Event()
+    with listening(silent) as address, Consumer(log_store.name, "queue") as reader:
+        queue = kinds.make(kind, replace(connection(kind, address), stopped=over.is_set))
+        sender = sender_module.Sender(
+            reader, queue, MessageOptions(log_store.name), look=lambda: connecting.look(address, kind, False)
+        )
+        thread = threading.Thread(target=sender.run)
+        thread.start()
+        try:
+            wait_for(lambda: "nothing was delivered for" in caplog.text)
+            assert sender.counters.trouble
+        finally:
+            over.set()
+            sender.stop()
+            thread.join(120)
+    queue.close()
+    assert not thread.is_alive()
+    told = [each.getMessage() for each in caplog.records if each.getMessage().startswith("nothing was delivered")]
+    if kind == "rocketmq":  # it is open when it is connected
+        assert re.match(r"nothing was delivered for \d+ s, and 1 message waits: ", told[0])
+    else:
+        assert re.match(r"nothing was delivered for \d+ s: ", told[0])
+        assert told[0].endswith(f"; {address} takes connections: check that it is {kind}, and its log")
 
 
 @pytest.mark.parametrize("kind", KINDS)
