@@ -128,7 +128,9 @@ TABLES: dict[str, Table] = {
         {
             "out of the log": {"subject": "shmstore"},
             "out of the ring": {"subject": "shmstore ring alone"},
-            "ratio": {"subject": ("shmstore", "shmstore ring alone")},
+            "log / ring": {"subject": ("shmstore", "shmstore ring alone")},
+            "the same files by a plain `readinto`": {"subject": "plain read"},
+            "log / plain `readinto`": {"subject": ("shmstore", "plain read")},
         },
     ),
     "log-readers": Table(
@@ -278,7 +280,7 @@ TABLES: dict[str, Table] = {
         {f"{kind}/{count}": 200.0 for kind in ("raw", "msgpack") for count in (1, 100, 1000)},
     ),
     "store-latency": Table(
-        {"bench": "store", "case": "latency"},
+        {"bench": "store"},
         "to a waiting reader, µs",
         {
             "shmstore": {"subject": "shmstore"},
@@ -289,7 +291,10 @@ TABLES: dict[str, Table] = {
             "pyzmq": {"subject": "pyzmq"},
             "Redis streams": {"subject": "redis"},
         },
-        {"p50": {"metric": "p50"}, "p99": {"metric": "p99"}, "p99.9": {"metric": "p99.9"}},
+        {
+            **{point: {"case": "latency", "metric": point} for point in ("p50", "p99", "p99.9")},
+            **{f"{point}, all cores busy": {"case": "latency/busy", "metric": point} for point in ("p50", "p99")},
+        },
     ),
     "start": Table(
         {"bench": "start", **_CPU},

@@ -3,8 +3,9 @@
 ``append`` is the log's own CPU for each byte that it writes (payloads, records and blocks), compared with pwrite of as many bytes in
 pieces as large as the log writes at once, synced as often. ``put/N`` and ``put_encoded/N`` are what a producer puts with a log
 and without (``shmstore ring alone``); ``shmstore appender apart``, for comparison only, has the log written by a process of its own. ``catch-up``
-reads from the log's beginning, out of the page cache, compared with reading the same events in a ring. ``readers/N`` is a producer
-next to N readers at N places of the log. ``open`` and ``find`` are a home of as many sets of files as N says: 1,600 are 100 GB.
+reads from the log's beginning, out of the page cache, compared with reading the same events in a ring, and ``catch-up/raw`` with a
+plain read of the log's files. ``readers/N`` is a producer next to N readers at N places of the log. ``open`` and ``find``
+are a home of as many sets of files as N says: 1,600 are 100 GB.
 ``produce`` and ``consume`` go to Kafka, Redis and SQLite, too. ``memory`` is that of a reader far behind, and of one that keeps
 up.
 
@@ -36,7 +37,7 @@ from scripts.benchmarks.ring import fake_log
 from scripts.benchmarks.ring import store as ring_bench
 from scripts.benchmarks.stores import new_store
 from shmstore import SLOT, EventStore, Position, StoreNotFound
-from shmstore.log.format import BLOCKS, GROUP_BYTES, RECORD
+from shmstore.log.format import BLOCKS, EVENTS, GROUP_BYTES, RECORD
 from shmstore.log.keeper import Keeper
 
 _RING = {"capacity": 65536, "memory_unit": 256}  # 16 MiB
@@ -232,10 +233,14 @@ def _catch_up(taken: list[measure.Measurement], folder: Path, runs: int, size: m
     for kind in ("raw", "views", "decode"):
         if not measure.wanted(f"catch-up/{kind}"):
             continue
-        rates: dict[str, list[float]] = {"shmstore": [], "shmstore ring alone": []}
-        for _ in range(runs):
-            rates["shmstore"].append(apart(_from_log, folder, events, kind))
+        rates: dict[str, list[float]] = {"shmstore": [], "shmstore ring alone": [], "plain read": []}
+        for turn in range(runs):
+            read, plain = apart(_from_log, folder, events, kind, turn % 2 == 1)
+            rates["shmstore"].append(read)
+            rates["plain read"].append(plain)
             rates["shmstore ring alone"].append(apart(_from_ring, folder, events, kind))
+        if kind != "raw":
+            del rates["plain read"]  # it makes neither views nor objects
         for subject, found in rates.items():
             _note(taken, f"catch-up/{kind}", subject, "throughput", "events/s", found)
 
@@ -264,14 +269,32 @@ def _reading(reader: Any, kind: str, count: int) -> float:
     return time.perf_counter() - began
 
 
-def _from_log(folder: Path, events: int, kind: str) -> float:
-    """Events/s of a reader that begins where the log does, while no process puts."""
+def _from_log(folder: Path, events: int, kind: str, plain_first: bool) -> tuple[float, float]:
+    """Events/s of a reader that begins where the log does, while no process puts, and of a plain read of the same files before or after it."""
     encoded = _encoded(1000, _payload())
     with _store(folder) as store:
         for _ in range(events // 1000):
             store.put_encoded(*encoded)
         store.sync()
-        return events / float(apart(_attached, store.name, folder, lambda reader: _reading(reader, kind, events)))
+        files = sorted(Path(store.segment.home, "log").glob("[0-9]*" + EVENTS))
+        size = events * len(_payload())
+        plain = float(apart(_plainly, files, size)) if plain_first else 0.0
+        seconds = float(apart(_attached, store.name, folder, lambda reader: _reading(reader, kind, events)))
+        return events / seconds, events / (plain or float(apart(_plainly, files, size)))
+
+
+def _plainly(files: list[Path], size: int) -> float:
+    """Read the `size` bytes of payloads that the log's files have, into one piece of memory; return the seconds."""
+    piece, got = bytearray(GROUP_BYTES), 0
+    began = time.perf_counter()
+    for path in files:
+        with open(path, "rb", buffering=0) as file:
+            while got < size and (count := file.readinto(piece)):
+                got += count
+    seconds = time.perf_counter() - began
+    if got < size:
+        raise RuntimeError(f"the log's files have {got} bytes of payloads, not {size}")
+    return seconds
 
 
 def _attached(name: str, folder: Path, act: Callable[[Any], Any]) -> Any:

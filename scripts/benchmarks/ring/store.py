@@ -2,15 +2,19 @@
 
 One producer process, one reader process, events of 200 bytes. ``raw/N`` moves bytes as they are in batches of N,
 ``msgpack/N`` encodes and decodes a row event with MessagePack on both sides, ``latency`` sends 1,000 single events a second
-to a waiting reader, ``fan-out/N`` has N subscriptions on one ring.
+to a waiting reader, ``latency/busy`` does so next to processes that keep every core busy, ``fan-out/N`` has N subscriptions on one ring.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import msgpack
@@ -22,6 +26,13 @@ from scripts.benchmarks.stores import new_store
 from shmstore import EventStore
 
 _FORK = multiprocessing.get_context("fork")
+_TURNS = 10  # of each subject in a run of `latency/busy`
+_BUSY = """
+import os, sys
+while os.getppid() == int(sys.argv[1]):
+    for _ in range(100_000):
+        pass
+"""
 _ROW = {
     "id": 123456789,
     "customer": 4711,
@@ -58,6 +69,8 @@ def measure_all(runs: int, size: measure.Size) -> list[measure.Measurement]:
     waiting = (transports.Shmstore, transports.ShmstoreSpinning, transports.Pipe, transports.Queue, transports.FasterFifo)
     for transport in _chosen((*waiting, transports.Zmq, transports.Redis), size) if measure.wanted("latency") else ():
         _add_latency(taken, transport, runs, size.of(3000))
+    if measure.wanted("latency/busy"):
+        _add_busy_latency(taken, _chosen((transports.Shmstore, transports.Pipe), size), runs, size.of(3000, _TURNS))
     if measure.wanted("fan-out"):
         taken += _fan_out(runs, size.of(2_000_000, 10_000))
     return taken
@@ -243,18 +256,54 @@ def _cpu() -> float:
 
 
 def _add_latency(taken: list[measure.Measurement], transport: Any, runs: int, events: int) -> None:
-    points: dict[str, list[float]] = {"p50": [], "p99": [], "p99.9": []}
+    points: list[dict[str, float]] = []
     for _ in range(runs):
         try:
-            times = np.sort(_latencies(transport, events))
+            points.append(_points(_latencies(transport, events)))
         except ImportError as error:
             measure.say(f"store latency {transport.name}: left out, {error}")
             return
-        for name, share in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)):
-            points[name].append(float(times[int(len(times) * share)]) / 1000)
-    for name, values in points.items():
-        taken.append(measure.of("store", "latency", transport.name, name, "us", values))
-    measure.say(f"store latency {transport.name}: " + ", ".join(f"{m.metric} {m.median:.1f} us" for m in taken[-3:]))
+    _add_points(taken, "latency", transport, points)
+
+
+def _add_busy_latency(taken: list[measure.Measurement], subjects: list[Any], runs: int, events: int) -> None:
+    """The same while all cores are busy. The subjects take short turns under one load, so that what else happens meets them alike."""
+    points: dict[Any, list[dict[str, float]]] = {transport: [] for transport in subjects}
+    with _busy_cores():
+        for _ in range(runs):
+            turns: dict[Any, list[Any]] = {transport: [] for transport in subjects}
+            for turn in range(_TURNS):
+                for transport in subjects if turn % 2 else reversed(subjects):
+                    turns[transport].append(_latencies(transport, events // _TURNS))
+            for transport, times in turns.items():
+                points[transport].append(_points(np.concatenate(times)))
+    for transport, found in points.items():
+        _add_points(taken, "latency/busy", transport, found)
+
+
+@contextmanager
+def _busy_cores() -> Iterator[None]:
+    """A program for each core that does nothing but use it. It ends with this one, too."""
+    with ExitStack() as ended:
+        for _ in os.sched_getaffinity(0):
+            program = subprocess.Popen([sys.executable, "-S", "-c", _BUSY, str(os.getpid())])
+            ended.callback(program.wait)
+            ended.callback(program.kill)
+        yield
+
+
+def _points(times: Any) -> dict[str, float]:
+    """Percentiles in us of times in ns."""
+    ordered = np.sort(times)
+    return {
+        name: float(ordered[int(len(ordered) * share)]) / 1000 for name, share in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999))
+    }
+
+
+def _add_points(taken: list[measure.Measurement], case: str, transport: Any, points: list[dict[str, float]]) -> None:
+    for name in points[0]:
+        taken.append(measure.of("store", case, transport.name, name, "us", [each[name] for each in points]))
+    measure.say(f"store {case} {transport.name}: " + ", ".join(f"{m.metric} {m.median:.1f} us" for m in taken[-3:]))
 
 
 def _latencies(transport: Any, events: int) -> Any:
