@@ -294,6 +294,7 @@ TABLES: dict[str, Table] = {
         {
             **{point: {"case": "latency", "metric": point} for point in ("p50", "p99", "p99.9")},
             **{f"{point}, all cores busy": {"case": "latency/busy", "metric": point} for point in ("p50", "p99")},
+            "longer than 1 ms then, %": {"case": "latency/busy", "metric": "over 1 ms"},
         },
     ),
     "start": Table(
