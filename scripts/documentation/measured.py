@@ -130,7 +130,9 @@ TABLES: dict[str, Table] = {
             "out of the ring": {"subject": "shmstore ring alone"},
             "log / ring": {"subject": ("shmstore", "shmstore ring alone")},
             "the same files by a plain `readinto`": {"subject": "plain read"},
-            "log / plain `readinto`": {"subject": ("shmstore", "plain read")},
+            "log / plain": {"subject": ("shmstore", "plain read")},
+            "`readinto`, and a check of each byte": {"subject": "plain read, checked"},
+            "log / checked": {"subject": ("shmstore", "plain read, checked")},
         },
     ),
     "log-readers": Table(

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
@@ -39,6 +40,7 @@ from scripts.benchmarks.stores import new_store
 from shmstore import SLOT, EventStore, Position, StoreNotFound
 from shmstore.log.format import BLOCKS, EVENTS, GROUP_BYTES, RECORD
 from shmstore.log.keeper import Keeper
+from shmstore.memory.ordering import hot
 
 _RING = {"capacity": 65536, "memory_unit": 256}  # 16 MiB
 _READERS = 16
@@ -233,14 +235,13 @@ def _catch_up(taken: list[measure.Measurement], folder: Path, runs: int, size: m
     for kind in ("raw", "views", "decode"):
         if not measure.wanted(f"catch-up/{kind}"):
             continue
-        rates: dict[str, list[float]] = {"shmstore": [], "shmstore ring alone": [], "plain read": []}
+        rates: dict[str, list[float]] = {}
         for turn in range(runs):
-            read, plain = apart(_from_log, folder, events, kind, turn % 2 == 1)
-            rates["shmstore"].append(read)
-            rates["plain read"].append(plain)
-            rates["shmstore ring alone"].append(apart(_from_ring, folder, events, kind))
-        if kind != "raw":
-            del rates["plain read"]  # it makes neither views nor objects
+            found = apart(_from_log, folder, events, kind, turn) | {
+                "shmstore ring alone": apart(_from_ring, folder, events, kind)
+            }
+            for subject, rate in found.items():
+                rates.setdefault(subject, []).append(rate)
         for subject, found in rates.items():
             _note(taken, f"catch-up/{kind}", subject, "throughput", "events/s", found)
 
@@ -269,8 +270,8 @@ def _reading(reader: Any, kind: str, count: int) -> float:
     return time.perf_counter() - began
 
 
-def _from_log(folder: Path, events: int, kind: str, plain_first: bool) -> tuple[float, float]:
-    """Events/s of a reader that begins where the log does, while no process puts, and of a plain read of the same files before or after it."""
+def _from_log(folder: Path, events: int, kind: str, turn: int) -> dict[str, float]:
+    """Events/s of a reader that begins where the log does, while no process puts. Of whole batches also of plain reads of the same files, in turn."""
     encoded = _encoded(1000, _payload())
     with _store(folder) as store:
         for _ in range(events // 1000):
@@ -278,19 +279,27 @@ def _from_log(folder: Path, events: int, kind: str, plain_first: bool) -> tuple[
         store.sync()
         files = sorted(Path(store.segment.home, "log").glob("[0-9]*" + EVENTS))
         size = events * len(_payload())
-        plain = float(apart(_plainly, files, size)) if plain_first else 0.0
-        seconds = float(apart(_attached, store.name, folder, lambda reader: _reading(reader, kind, events)))
-        return events / seconds, events / (plain or float(apart(_plainly, files, size)))
+        subjects: dict[str, Callable[[], Any]] = {
+            "shmstore": lambda: apart(_attached, store.name, folder, lambda reader: _reading(reader, kind, events))
+        }
+        if kind == "raw":  # they make neither views nor objects
+            subjects["plain read"] = lambda: apart(_plainly, files, size, None)
+            subjects["plain read, checked"] = lambda: apart(_plainly, files, size, hot.crc32 if hot else zlib.crc32)
+        names = list(subjects)
+        first = turn % len(names)
+        return {name: events / float(subjects[name]()) for name in names[first:] + names[:first]}
 
 
-def _plainly(files: list[Path], size: int) -> float:
-    """Read the `size` bytes of payloads that the log's files have, into one piece of memory; return the seconds."""
-    piece, got = bytearray(GROUP_BYTES), 0
+def _plainly(files: list[Path], size: int, check: Callable[[Any], int] | None) -> float:
+    """Read the `size` bytes of payloads that the log's files have, into one piece of memory, and check each piece; return the seconds."""
+    piece, got = memoryview(bytearray(GROUP_BYTES)), 0
     began = time.perf_counter()
     for path in files:
         with open(path, "rb", buffering=0) as file:
             while got < size and (count := file.readinto(piece)):
                 got += count
+                if check is not None:
+                    check(piece[:count])
     seconds = time.perf_counter() - began
     if got < size:
         raise RuntimeError(f"the log's files have {got} bytes of payloads, not {size}")
