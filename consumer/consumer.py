@@ -29,6 +29,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -50,7 +51,7 @@ from shmstore.consumer.table_choice import TableChoice
 from shmstore.consumer.turn import Turn, in_thread
 from shmstore.errors import install
 from shmstore.event import Event
-from shmstore.memory.deadline import RETURN_SECONDS, retried
+from shmstore.memory.deadline import RETURN_SECONDS, begun, retried
 from shmstore.start_position import Start
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ class Consumer:
         SubscriptionInUse: Another process owns the subscription.
         SubscriptionLost: The subscription was evicted because it held up the producer. The loop may raise it, too.
         PositionNotFound: The store does not have `start`.
-        StoreClosed: From the loop: the store was removed, and was not there again within some seconds.
+        StoreClosed: From the loop: the store was removed, and was not there again within some seconds. From the constructor: the `EventStore`
+            that it was given is closed, or was removed.
         StoreUnreachable: The server of a store on another host did not answer for a minute. The loop may raise it, too.
         ValueError: A name, a pattern or a limit is not valid.
     """
@@ -145,7 +147,6 @@ class Consumer:
             raise ValueError(f"timeout is {timeout}: it must be 0 or more seconds, or None to wait forever")
         self._choice = None if tables is None else TableChoice(tables)
         self._owns_store = isinstance(store, str)
-        self.store: EventStore | RemoteStore = _attached(store, path, state) if isinstance(store, str) else store
         self._timeout = timeout
         self._auto_ack = auto_ack
         self._batch: Batch | None = None  # the current one; None also after a rollback
@@ -156,31 +157,17 @@ class Consumer:
         self._moves = 0  # how often reading went elsewhere: a batch that was taken before is not given
         self._waits = False  # an async get, in its thread
         self._cancelled = False  # that get
+        begin = partial(_begun, subscription=subscription, start=start, checkpoint=checkpoint)
+        self.store: EventStore | RemoteStore
+        self.subscription: Subscription | RemoteSubscription
+        if isinstance(store, str):
+            self.store, self.subscription = begun(lambda: _attached(store, path, state), begin)
+        else:
+            self.store, self.subscription = begin(store)
         if limit is None and limit_events is None and limit_bytes is None:
             limit_events = max(1, self.store.capacity // SHARE)
             limit_bytes = max(1, self.store.limit_bytes // SHARE)
         self._limits = limit, limit_events, limit_bytes
-        file = None
-        try:
-            self.subscription: Subscription | RemoteSubscription
-            if isinstance(self.store, EventStore):
-                file = _checkpoint(checkpoint, self.store, subscription)
-                self.subscription = self.store.subscribe(subscription, start=start, checkpoint=file)
-            elif isinstance(checkpoint, bool):
-                self.subscription = self.store.subscribe(subscription, start=start, checkpoint=checkpoint)
-            else:
-                raise ValueError("a store on another host keeps checkpoints there: give checkpoint=True or False")
-        except BaseException as error:
-            name = self.store.name
-            if self._owns_store:
-                self.store.close()
-            if isinstance(error, PositionNotFound) and file is not None and file.load() is not None:
-                command = f"`shmstore unsubscribe {name} {subscription}`" if checkpoint is True else "removing that file"
-                raise PositionNotFound(
-                    f"{error}. Subscription {subscription!r} had acked up to there, says its checkpoint {file.path}: {command} lets it "
-                    "begin as a new one"
-                ) from error
-            raise
         self._reached = self._given_to = (
             self._acked
         )  # last sequence that is dealt with when the body is; last one that it was given
@@ -543,6 +530,27 @@ def _attached(store: str, path: str | os.PathLike[str] | None, state: str | os.P
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"{store.partition('://')[0]}:// needs pyarrow: {install('arrow')}", name=error.name) from error
     return RemoteStore.attach(store)
+
+
+def _begun(
+    store: EventStore | RemoteStore, *, subscription: str, start: Start, checkpoint: bool | str | os.PathLike[str]
+) -> tuple[EventStore | RemoteStore, Subscription | RemoteSubscription]:
+    """The store, and its subscription, which is then this process's."""
+    if not isinstance(store, EventStore):
+        if not isinstance(checkpoint, bool):
+            raise ValueError("a store on another host keeps checkpoints there: give checkpoint=True or False")
+        return store, store.subscribe(subscription, start=start, checkpoint=checkpoint)
+    file = _checkpoint(checkpoint, store, subscription)
+    try:
+        return store, store.subscribe(subscription, start=start, checkpoint=file)
+    except PositionNotFound as error:
+        if file is None or file.load() is None:
+            raise
+        command = f"`shmstore unsubscribe {store.name} {subscription}`" if checkpoint is True else "removing that file"
+        raise PositionNotFound(
+            f"{error}. Subscription {subscription!r} had acked up to there, says its checkpoint {file.path}: {command} lets it "
+            "begin as a new one"
+        ) from error
 
 
 def _checkpoint(where: bool | str | os.PathLike[str], store: EventStore, subscription: str) -> CheckpointFile | None:

@@ -17,7 +17,7 @@ from shmstore.start_position import Start
 class RemoteStore:
     """A store of a server of Arrow Flight. Make one with `attach`."""
 
-    lost = False  # the server finds one that was restored
+    lost = False  # the server finds one that was restored; True: it found another one at this name
 
     def __init__(self, address: StoreAddress) -> None:
         self.name = address.store
@@ -65,7 +65,11 @@ class RemoteStore:
     def subscribe(self, name: str, *, start: Start = "earliest", checkpoint: bool = True) -> RemoteSubscription:
         """Own the subscription `name`, as `EventStore.subscribe`; a store without a log keeps a checkpoint where the server is."""
         self._check_open()
-        subscription = RemoteSubscription(self._link, self.name, self.epoch, name, start, checkpoint)
+        subscription = RemoteSubscription(self._link, self.name, name, start, checkpoint)
+        if subscription.epoch != self.epoch:
+            subscription.close()
+            self.lost = True
+            raise StoreClosed(f"store {self.name!r} is another one now: it was removed, and created again; attach again")
         self._reader = weakref.ref(subscription)
         return subscription
 

@@ -41,11 +41,10 @@ _T = TypeVar("_T")
 class RemoteSubscription:
     """A reader's end of a store on another host. Made by `RemoteStore.subscribe`; one client's until `close` or its end."""
 
-    def __init__(self, link: Link, store: str, epoch: int, name: str, start: Start, checkpoint: bool) -> None:
+    def __init__(self, link: Link, store: str, name: str, start: Start, checkpoint: bool) -> None:
         self.name = name
         self._link = link
         self._store = store
-        self._epoch = epoch
         self._session = secrets.token_hex(16)
         self._request: Request = {"store": store, "subscription": name, "checkpoint": checkpoint, "lease": LEASE}
         self._closed = self._interrupted = False
@@ -59,6 +58,7 @@ class RemoteSubscription:
             state = link.action("subscribe", {**self._request, "session": self._session, "start": pack_start(start)})
         except RemoteLost as error:
             raise link.unreachable(error) from error
+        self.epoch = int(state["epoch"])  # of the store that the server found
         self._acked, self._got = Cursor(*state["acked"]), Cursor(*state["got"])
         self._over = threading.Event()
         self._heart = threading.Thread(target=self._renew, name="shmstore-flight-lease", daemon=True)
@@ -304,6 +304,6 @@ class RemoteSubscription:
 
     def _resume(self) -> None:
         """Find the session, or have it made again. Raises `SubscriptionInUse`, `StoreClosed`, and what subscribing raises."""
-        known: Any = {"epoch": self._epoch, "acked": self._acked.sequence, "got": self._got.sequence}
+        known: Any = {"epoch": self.epoch, "acked": self._acked.sequence, "got": self._got.sequence}
         self._take(self._link.action("subscribe", {**self._request, "session": self._session, "resume": known}))
         self._here = True

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
-from shmstore.errors import LayoutMismatch, StoreError, SubscriptionLost
+from shmstore.errors import LayoutMismatch, StoreClosed, StoreError, SubscriptionLost
 
 RETURN_SECONDS: Final = 5.0  # in which a store with a log, removed under its readers, is to be there again
 PAUSE: Final = 0.05  # seconds between two tries
 Answer = TypeVar("Answer")
+
+
+class Attached(Protocol):
+    """A store that is attached to."""
+
+    @property
+    def lost(self) -> bool:
+        """True where it was removed, or its memory was."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+Store = TypeVar("Store", bound=Attached)
 
 
 class Deadline:
@@ -49,3 +63,19 @@ def retried(call: Callable[[], Answer], seconds: float, ended: Callable[[], obje
             if time.monotonic() >= until or ended():
                 raise
         time.sleep(PAUSE)
+
+
+def begun(attach: Callable[[], Store], begin: Callable[[Store], Answer]) -> Answer:
+    """Return what `begin` returns of the store that `attach` gives, of the next one where that was removed meanwhile.
+
+    Closes the store where this raises, as what `attach` raises where the store is not there again.
+    """
+    while True:
+        store = attach()
+        try:
+            return begin(store)
+        except BaseException as error:
+            lost = isinstance(error, StoreClosed) and store.lost
+            store.close()
+            if not lost:
+                raise

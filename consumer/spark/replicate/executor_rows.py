@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from shmstore import EventStore
 from shmstore.consumer.copies.change_reduction import HISTORY
 from shmstore.consumer.copies.changed_rows import target_fields
 from shmstore.consumer.copies.copy import Copy
@@ -37,6 +38,7 @@ from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.source.server_table import PartedTable, numbers, partitions, rows_of
 from shmstore.consumer.spark.source.subscription_owner import attach, handover
 from shmstore.event import TableSchema
+from shmstore.memory.deadline import begun
 
 ATTEMPTS = 5  # of a table that DDLs change meanwhile
 _FILES = "name STRING, rows LONG, size LONG, stats STRING"
@@ -55,11 +57,15 @@ class SourceTables(Protocol):
 
 def subscribe(options: SourceOptions) -> None:
     """Make the query's subscription, unless it is there, so that the store keeps all that comes from now on."""
-    with attach(options) as store:
+
+    def begin(store: EventStore) -> None:
         point = store.ack_point_until(store.newest)
         first = store.oldest if point is None else point + 1
         place = first if options.start.kind in ("committed", "latest") else options.start.place
         handover(lambda: store.subscribe(options.subscription, start=place)).close()
+        store.close()
+
+    begun(lambda: attach(options), begin)
 
 
 def check(options: SourceOptions, format: str, target: str, *, history: bool) -> None:

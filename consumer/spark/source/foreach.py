@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from shmstore import CheckpointFile, EventStore
+from shmstore import CheckpointFile, EventStore, Subscription
 from shmstore.consumer.remote.events import RemoteEvents
 from shmstore.consumer.spark.decode.arrow_frame import whole
 from shmstore.consumer.spark.decode.decoder import Decoder
@@ -22,6 +22,7 @@ from shmstore.consumer.spark.options import SourceOptions
 from shmstore.consumer.spark.source.multi_source import Sources, is_group
 from shmstore.consumer.spark.source.partition import part, rows_of
 from shmstore.consumer.spark.source.schema_lookup import find_table
+from shmstore.memory.deadline import begun
 
 
 def each_batch(
@@ -47,10 +48,12 @@ def each_batch(
     options = SourceOptions.parse(given)
     decoder = Decoder(options, *(find_table(options) if options.payload == "typed" else ()))
     calls, several = 0, None
-    with (
-        EventStore.attach(store, state=state) as source,
-        source.subscribe(subscription, checkpoint=CheckpointFile.of(source.home, subscription)) as reader,
-    ):
+
+    def begin(source: EventStore) -> tuple[EventStore, Subscription]:
+        return source, source.subscribe(subscription, checkpoint=CheckpointFile.of(source.home, subscription))
+
+    source, reader = begun(lambda: EventStore.attach(store, state=state), begin)
+    with source, reader:
         while not stop():
             batch = reader.get(limit_events=limit_events, timeout=timeout)
             if not batch:

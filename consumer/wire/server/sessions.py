@@ -34,6 +34,7 @@ from shmstore.consumer.wire.server.settings import CanalSettings
 from shmstore.consumer.wire.session.entry_cache import EntryCache
 from shmstore.consumer.wire.session.session import ClientSession, subscription_name
 from shmstore.consumer.wire.session.turn import SessionTurn, SharedSession
+from shmstore.memory.deadline import begun
 from shmstore.memory.layout import SUBSCRIPTIONS
 
 if TYPE_CHECKING:  # kazoo is an extra
@@ -152,14 +153,16 @@ class CanalSessions:
         """The session, and whether its subscription is new."""
         settings, cursors = self._settings, self.cursors
         term, cursor = cursors.read(client) if cursors else (0, None)
-        store = self.attach(client.destination)
-        try:
+        new = False
+
+        def made(store: EventStore) -> ClientSession:
+            nonlocal new  # also where it was made in a store that was removed then, and is there after all
             stats = {stat.name: stat for stat in store.subscriptions()}
             mine = stats.get(subscription_name(client))
-            new = mine is None and cursor is None
-            if new:
+            if mine is None and cursor is None:
                 self._check_new(client, login, store, len(stats))
-            session = ClientSession(
+                new = True
+            return ClientSession(
                 store,
                 client,
                 Encoder(Values(settings.values), gtids=_GTIDS[settings.gtids]),
@@ -171,9 +174,8 @@ class CanalSessions:
                 max_reply=settings.max_reply,
                 first=cursors.first_wanted(store, mine, cursor) if cursors and cursor else None,
             )
-        except BaseException:
-            store.close()
-            raise
+
+        session = begun(lambda: self.attach(client.destination), made)
         if cursors:
             try:
                 cursors.begin(session, term, cursor)

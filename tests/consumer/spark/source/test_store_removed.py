@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -19,33 +15,9 @@ from shmstore.consumer.spark.source import stream_reader
 from shmstore.consumer.spark.source.batch_planner import BatchLimit
 from shmstore.consumer.spark.source.stream_reader import StreamReader
 from tests.consumer.spark.events import Binlog, order_row
+from tests.each_line import traced
 
-SOURCE = str(Path(stream_reader.__file__).parent)
-Line = tuple[str, int]
-
-
-@contextmanager
-def traced(lines: list[Line], at: int | None, remove: Callable[[], None]) -> Iterator[None]:
-    """Note the lines of the source that run, each once; before the line that is number `at` of them, call `remove`."""
-    seen: set[Line] = set()
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(SOURCE):
-            return None
-        line = (frame.f_code.co_filename, frame.f_lineno)
-        if event == "line" and line not in seen:
-            seen.add(line)
-            lines.append(line)
-            if len(lines) - 1 == at:
-                remove()
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
+SOURCE = (str(Path(stream_reader.__file__).parent),)
 
 
 class Life:
@@ -97,7 +69,7 @@ def test_a_store_that_is_removed_at_each_line(log: bool, tables: str, store_name
             Decoder(SourceOptions.parse({"store": store_name, "subscription": "q", "tables": tables, "transport": "inline"}))
         )
         try:
-            with traced(lines, at, life.end):
+            with traced(SOURCE, lines, at, life.end):
                 assert read_all(reader) == expected, lines[at]
         finally:
             reader.stop()

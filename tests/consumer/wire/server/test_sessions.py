@@ -10,17 +10,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from shmstore import BatchMode, CheckpointFile, EventStore
 from shmstore.consumer.wire.protocol import messages as m
+from shmstore.consumer.wire.protocol.connection_state import Client
 from shmstore.consumer.wire.protocol.messages import PacketType as T
 from shmstore.consumer.wire.server import sessions
 from shmstore.consumer.wire.session import session as session_module
 from shmstore.consumer.wire.session import unacked
 from shmstore.home.home import Home
+from tests.consumer.test_begin import STORE, at_each_line, take_away
 from tests.consumer.wire.harness import RawClient, ServerThread, events, ids, refused, wait_for
 
 pytestmark = pytest.mark.usefixtures("state")
@@ -49,6 +52,22 @@ def logged(store_name: str, state: object) -> Iterator[EventStore]:
 
 def owners(store: EventStore) -> list[int]:
     return [stat.owner_pid for stat in store.subscriptions()]
+
+
+# ---------------------------------------------------------------- begun
+
+
+def test_begun_while_its_store_is_removed(new_server: NewServer, store_name: str) -> None:
+    """At whichever line of it the store is removed, the session begins, in the store as it was restored where it was removed before."""
+    made = new_server().server._sessions
+    client = Client(store_name, 1001)
+    login = SimpleNamespace(new_clients=set())
+    for block in at_each_line((session_module.__file__, *STORE), store_name, lambda: take_away(store_name), log=True):
+        with block():
+            session, new = made._make(client, login)
+        assert new
+        assert session.subscription.ack_cursor.sequence == -1
+        session.close()
 
 
 # ---------------------------------------------------------------- given back
