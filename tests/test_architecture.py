@@ -130,6 +130,7 @@ PUBLIC = {
     "shmstore.home.snapshot_progress": "ENTERED Progress REPLACING SnapshotRequest TableProgress Task",
     "shmstore.home.snapshots": "ProgressFile cancel_snapshot new_id request_snapshot snapshot_status snapshot_waits",
     "shmstore.memory.deadline": "RETURN_SECONDS begun retried",
+    "shmstore.memory.locks": "holder",
     "shmstore.memory.layout": "DISARMED SUBSCRIPTIONS SlotFlag header_word",
     "shmstore.native": "pure_python",
     "shmstore.patterns.linear_regex": "Name PatternRefused compile_pattern",

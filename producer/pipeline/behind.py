@@ -6,6 +6,7 @@ import logging
 import time
 
 from shmstore import EventStore
+from shmstore.memory.locks import holder
 
 SECOND = 1.0
 
@@ -30,7 +31,7 @@ class ReadersBehind:
                 self._since[name] = now
                 self._log.info(
                     "store %r: subscription %r (%s) has fallen behind the ring, by %d events of %d bytes in all: it reads from the log",
-                    *(self._store.name, name, f"read by pid {each.owner_pid}" if each.alive else "no process reads it"),
+                    *(self._store.name, name, f"read by {holder(each.owner_pid)}" if each.alive else "no process reads it"),
                     *(each.lag_events, each.lag_bytes),
                 )
         gone = self._since.keys() - behind.keys()

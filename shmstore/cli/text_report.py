@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from shmstore.clock import calendar_ms
 from shmstore.errors import LayoutMismatch, StoreError, StoreNotFound
 from shmstore.event import Position
+from shmstore.memory.locks import holder
 from shmstore.memory.segment import has_users, where_is
 from shmstore.native import pure_python
 from shmstore.ring.cursors import Cursor
@@ -197,8 +198,8 @@ def _plain(value: object) -> object:
 
 def users(stat: StoreStat) -> list[str]:
     """Return the living processes that use a store, for a message: producer first."""
-    found = [f"its producer (pid {stat.producer_pid})"] if stat.producer_alive else []
-    return found + [f"reader {each.name!r} (pid {each.owner_pid})" for each in stat.subscriptions if each.alive]
+    found = [f"its producer ({holder(stat.producer_pid)})"] if stat.producer_alive else []
+    return found + [f"reader {each.name!r} ({holder(each.owner_pid)})" for each in stat.subscriptions if each.alive]
 
 
 def users_of(name: str, path: str | None) -> list[str]:
@@ -224,8 +225,10 @@ def users_of(name: str, path: str | None) -> list[str]:
 
 
 def owner(pid: int, alive: bool) -> str:
-    """Return the owner of a role: none, a living process, or one that died."""
-    return f"pid {pid}" if alive else f"pid {pid} died" if pid else "none"
+    """Return the owner of a role: none, a living process, whose pid is 0 while it begins or ends, or one that died."""
+    if not pid:
+        return "begins or ends" if alive else "none"
+    return f"pid {pid}" if alive else f"pid {pid} died"
 
 
 def free(stat: StoreStat) -> float:

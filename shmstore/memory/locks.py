@@ -48,6 +48,12 @@ def is_alive(pid: int, start: int) -> bool:
 
 # ---------------------------------------------------------------- ownership
 
+
+def holder(pid: int) -> str:
+    """What a message calls the process that has a role, by the pid that it noted: none yet, or no more, where that is 0."""
+    return f"pid {pid}" if pid else "a process that begins or ends"
+
+
 _held: weakref.WeakSet[Ownership] = weakref.WeakSet()
 
 

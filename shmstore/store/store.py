@@ -244,6 +244,8 @@ class EventStore(StoreView):
         self._check_open()
         if not self._producer.acquire():
             pid = self._words[header_word("producer_pid")]
+            if not pid:
+                raise ProducerInUse(f"store {self.name!r} has a producer that begins or ends right now: try again in a moment")
             raise ProducerInUse(f"store {self.name!r} has a producer already (pid {pid}): stop it first, or choose another store")
         if start is not None and self._words[PUT] == self._views.first - 1:
             lookup.note_start(self.segment, start)

@@ -106,7 +106,7 @@ class SubscriptionTable:
             entry = self._find(name) or self._vacant()
             owner = Ownership(self._segment.fd, LOCK_SUBSCRIPTION + entry)
             if not owner.acquire():
-                pid = self._words[subscription_word(entry, "owner_pid")]
+                pid = self._pid_of_owner(entry, name)
                 raise SubscriptionInUse(
                     f"subscription {name!r} of store {self._segment.name!r} has a reader already (pid {pid}): stop it, or choose another name"
                 )
@@ -177,6 +177,9 @@ class SubscriptionTable:
         with self.locked():
             entry = self._known(name)
             owned = self._owned(entry)
+            self._words[subscription_word(entry, "owner_pid")] = (
+                0  # not a dead reader's: a reader that comes meanwhile is refused with it
+            )
         with owned:
             sequence = first_wanted(self._segment, start) - 1
             self.hold(entry, sequence)
@@ -346,13 +349,23 @@ class SubscriptionTable:
     def _owned(self, entry: int) -> ExitStack:
         owner = Ownership(self._segment.fd, LOCK_SUBSCRIPTION + entry)
         if not owner.acquire():
-            name, pid = self._segment.read_text("name", entry), self._words[subscription_word(entry, "owner_pid")]
+            name = self._segment.read_text("name", entry)
+            pid = self._pid_of_owner(entry, name)
             raise SubscriptionInUse(
                 f"subscription {name!r} of store {self._segment.name!r} has a reader (pid {pid}): stop it first"
             )
         stack = ExitStack()
         stack.callback(owner.release)
         return stack
+
+    def _pid_of_owner(self, entry: int, name: str) -> int:
+        """The pid of the process that owns an entry. Raises `SubscriptionInUse` where it has noted none: it is about to let go, or no reader."""
+        pid = self._words[subscription_word(entry, "owner_pid")]
+        if not pid:
+            raise SubscriptionInUse(
+                f"subscription {name!r} of store {self._segment.name!r} is let go or moved by a process right now: try again in a moment"
+            )
+        return pid
 
     def _note_owner(self, entry: int) -> None:
         pid = os.getpid()

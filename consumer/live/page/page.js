@@ -235,7 +235,7 @@ class StoreCard {
 
   stateOf(cell, reader) {
     const holds = { producer: ", holds up the producer", log: ", keeps most of the log" }[reader.holds] || "";
-    const who = reader.state === "reading" ? ` (pid ${reader.owner})` : reader.state === "dead" ? ` (pid ${reader.owner} died)` : "";
+    const who = !reader.owner ? "" : reader.state === "reading" ? ` (pid ${reader.owner})` : reader.state === "dead" ? ` (pid ${reader.owner} died)` : "";
     say(cell, reader.state + who + holds);
     cell.className = "text" + (reader.state === "lost" || reader.holds === "producer" ? " state-bad" : reader.state === "dead" || reader.holds ? " state-warn" : "");
   }

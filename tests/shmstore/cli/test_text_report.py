@@ -30,12 +30,9 @@ def test_quantity(size: int, text: str) -> None:
 
 
 def test_owner() -> None:
-    """No owner, a living owner and one that died are different texts."""
-    assert [text_report.owner(0, False), text_report.owner(7, True), text_report.owner(7, False)] == [
-        "none",
-        "pid 7",
-        "pid 7 died",
-    ]
+    """No owner, a living owner, one that has noted no pid, and one that died are different texts."""
+    found = [text_report.owner(pid, alive) for pid, alive in ((0, False), (7, True), (0, True), (7, False))]
+    assert found == ["none", "pid 7", "begins or ends", "pid 7 died"]
 
 
 def test_moment() -> None:

@@ -289,6 +289,15 @@ def test_one_reader_at_a_time(make, attach):
     attach().subscribe("a")
 
 
+def test_who_is_refused_is_told_no_pid_of_nobody(make, attach):
+    """While its owner has noted away its pid, as a process does that is about to end, a reader is refused without one."""
+    reader = make().subscribe("a")
+    reader._resign()
+    for refused in (lambda: attach().subscribe("a"), lambda: attach().unsubscribe("a")):
+        with pytest.raises(SubscriptionInUse, match="is let go or moved by a process right now: try again"):
+            refused()
+
+
 def test_a_known_name_goes_on_after_its_ack(make):
     """A subscription outlives its reader: the next one starts after the last ack, whatever start it names."""
     store = make(capacity=16)

@@ -12,7 +12,7 @@ import pytest
 
 import shmstore.store.subscription_table
 from shmstore import EventStore, PositionNotFound, StoreFull, SubscriptionInUse, SubscriptionLost, SubscriptionNotFound
-from shmstore.memory.layout import SubscriptionState
+from shmstore.memory.layout import SubscriptionState, subscription_word
 from shmstore.ring.cursors import ACK_OF, ENTRIES, FLOOR, GET_OF, PUT, STATE_OF
 from tests.shmstore.commands import until
 from tests.shmstore.samples import contents
@@ -290,3 +290,18 @@ def test_clear_takes_all_or_none(make, attach):
     assert {stat.ack.sequence for stat in store.subscriptions()} == {-1}
     store.clear()
     assert {stat.ack.sequence for stat in store.subscriptions()} == {1}
+
+
+def test_who_meets_a_move_is_told_no_pid_of_a_dead_reader(name):
+    """While a command moves a subscription whose reader died, a new reader is refused, and is not sent to a process that is not there."""
+    with EventStore.create(name) as store, EventStore.attach(name) as other:
+        store.put(b"1")
+        store.subscribe("a").close()
+        store._words[subscription_word(1, "owner_pid")] = 4711  # as a reader leaves it that is killed
+
+        def note(_: int) -> None:
+            with pytest.raises(SubscriptionInUse, match="is let go or moved by a process right now: try again"):
+                other.subscribe("a")
+
+        assert store._table.move("a", "latest", note) == 0
+    EventStore.unlink(name, log=True)
