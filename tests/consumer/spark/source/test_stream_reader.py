@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -100,19 +99,6 @@ def test_a_failed_batch_comes_again_the_same(make: Make, store: EventStore, binl
     assert query.runs.count(1) == 2
     assert query.batches[1] == first
     assert keys(query.rows) == expected(1, 2, 1, 3)
-
-
-def test_a_paused_query_gets_nothing(make: Make, store: EventStore, binlog: Binlog) -> None:
-    """While its subscription is paused no micro-batch is run, whatever comes; resumed, it continues behind its last one."""
-    store.put(binlog.insert(order_row(1)))
-    query = make().start()
-    query.await_rows(1)
-    store.pause(store.subscriptions()[0].name)
-    store.put(binlog.insert(order_row(2)))
-    time.sleep(1)
-    assert keys(query.rows) == expected(1)
-    store.resume(store.subscriptions()[0].name)
-    assert keys(query.await_rows(2)) == expected(1, 2)
 
 
 def test_a_recreated_store_is_found_by_position(make: Make, store_name: str, binlog: Binlog) -> None:
