@@ -107,10 +107,11 @@ class SelectRows:
             if self.size >= size and len(self):
                 return False
 
-    def fill(self, size: int, wait: float) -> bool:
+    def fill(self, size: int, wait: float | None) -> bool:
         """Read until `size` bytes have come, and one row at least; True when all rows are there.
 
-        Raises `SourceError`; `LinkLost` where nothing comes for `wait` seconds.
+        Raises `SourceError`; `LinkLost` where nothing comes for `wait` seconds. None: the server may look for a row for any time, while its
+        host is there.
         """
         while self.size < size or not len(self):  # a row may be larger than any budget
             self._socket.settimeout(wait)

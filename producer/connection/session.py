@@ -15,12 +15,14 @@ from shmstore.errors import SchemaUnknown
 from shmstore.producer.binlog.packets import framed
 from shmstore.producer.connection.password import password
 from shmstore.producer.connection.server_errors import translate
-from shmstore.producer.connection.tls import TlsContext
+from shmstore.producer.connection.tls import TlsContext, TlsSocket
 from shmstore.producer.errors import LoginRefused
 from shmstore.producer.settings import ServerAddress, Settings
 from shmstore.producer.stop import Stop
 
 FAR = 1 << 32
+PROBES = 3  # without an answer, until the server's host counts as gone
+LONGEST = 32_767  # seconds between two, as the kernel takes them
 ATTEMPTS = 20  # to read how tables are defined between two DDLs
 _Seen = TypeVar("_Seen")
 _Read = TypeVar("_Read")
@@ -115,6 +117,7 @@ def login(settings: Settings, endpoint: ServerAddress, **more: Any) -> Any:
         if connection.ssl:
             connection.ctx = TlsContext(connection.ctx)
         connection.connect()
+        _keep_alive(connection._sock, settings.read_timeout)
         return connection
     except (pymysql.MySQLError, OSError, RuntimeError, ValueError) as error:
         if isinstance(
@@ -122,6 +125,15 @@ def login(settings: Settings, endpoint: ServerAddress, **more: Any) -> Any:
         ):  # ours, made an error of its own by PyMySQL
             raise cause from None
         raise translate(error, endpoint, user=repr(settings.user)) from error
+
+
+def _keep_alive(made: socket.socket | TlsSocket, seconds: float) -> None:
+    """Let the kernel ask the server's host whether it is there, while a server that has long to look for rows is silent: where it is not, reading
+    fails after about so many seconds."""
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, seconds / 2), (socket.TCP_KEEPINTVL, seconds / 2 / PROBES)):
+        made.setsockopt(socket.IPPROTO_TCP, option, max(1, min(int(value), LONGEST)))
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
 
 
 class _Connection(pymysql.connections.Connection):  # type: ignore[misc]

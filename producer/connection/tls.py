@@ -92,6 +92,10 @@ class TlsSocket(io.RawIOBase):
         """Let each call from now on take `seconds` at most."""
         self._plain.settimeout(seconds)
 
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        """As `socket.socket.setsockopt`."""
+        self._plain.setsockopt(level, option, value)
+
     def shutdown(self, how: int) -> None:
         """As `socket.socket.shutdown`."""
         self._plain.shutdown(how)

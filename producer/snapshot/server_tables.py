@@ -263,8 +263,9 @@ class _Reading:
         sql = self._selection.sql(self._after, end or self._until, 0 if end else self._limit)
         wait, done, count = self._settings.read_timeout, False, 0
         rows = SelectRows(session, sql, self._selection.columns, len(self._table.schema.columns), wait)
+        silent = bool(self._selection.condition) and not self._limit  # without a key there are no ranges to look through
         while not done:
-            done = rows.fill(PIECE_BYTES, wait)
+            done = rows.fill(PIECE_BYTES, None if silent else wait)
             if len(rows):
                 self._after = literals(self._selection, rows.last) if self._table.key is not None else ()
                 self._given = True

@@ -15,8 +15,10 @@ import pymysql
 import pytest
 
 from shmstore import EntryType, Event, EventStore, EventType, producer
+from shmstore.producer.snapshot import server_tables, shape
 from shmstore.producer.snapshot.runner import Snapshot
-from tests.producer.running import Running, end_of_log, events_of, wait_for
+from shmstore.producer.snapshot.select import Selection, selection
+from tests.producer.running import Running, end_of_log, events_of, execute, wait_for
 from tests.servers.server import Server
 
 DEADLOCK = 1213
@@ -138,6 +140,19 @@ def fill(server: Server, database: str, rows: int, table: str = "t") -> None:
         for at in range(1, rows + 1, 5000):
             values = ",".join(f"({i},{i % 97},'row {i}')" for i in range(at, min(at + 5000, rows + 1)))
             cursor.execute(f"INSERT INTO {table} VALUES {values}")
+
+
+def fill_slowly_found(server: Server, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table t of 20 rows without a key, which the server takes two seconds to look through where only some rows are wanted."""
+    fill(server, database, 20)
+    execute(server, database, "ALTER TABLE t DROP PRIMARY KEY, MODIFY id INT NULL")
+
+    def slow(*arguments: Any, **options: Any) -> Selection:
+        made = selection(*arguments, **options)
+        return made._replace(condition=f"IF(SLEEP(0.1) = 0, {made.condition}, 0)") if made.condition else made
+
+    for module in (server_tables, shape):
+        monkeypatch.setattr(module, "selection", slow)
 
 
 @contextmanager

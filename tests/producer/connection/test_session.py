@@ -13,8 +13,9 @@ import pytest
 
 from shmstore import producer
 from shmstore.producer.connection.server_errors import translate
-from shmstore.producer.connection.session import connect
+from shmstore.producer.connection.session import LONGEST, connect
 from shmstore.producer.settings import ServerAddress
+from tests.servers.server import Server
 
 NATIVE = "mysql_native_password"
 OTHER = r"ALTER USER \.\.\. IDENTIFIED VIA mysql_native_password"
@@ -108,3 +109,20 @@ def test_a_missing_package_is_named() -> None:
     assert isinstance(meant, producer.LoginRefused)
     assert str(meant).startswith("db:3306 wants 'reader' to log in with plugin caching_sha2_password or sha256_password")
     assert "pip install cryptography, or set tls" in str(meant)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(("seconds", "idle", "pause"), [(30.0, 15, 5), (1.0, 1, 1), (1e6, LONGEST, LONGEST)])
+def test_a_host_that_is_gone_is_noticed_though_a_server_may_be_silent(
+    mariadb: Server, seconds: float, idle: int, pause: int
+) -> None:
+    """The kernel asks the host of a silent server whether it is there, so that reading fails after about read_timeout where it is not."""
+    settings = producer.Settings(store="s", host=mariadb.host, port=mariadb.port, user=mariadb.user, read_timeout=seconds)
+    session = connect(settings, settings.endpoints()[0])
+    made = session.command(b"\x0e")  # COM_PING
+    assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    found = [
+        made.getsockopt(socket.IPPROTO_TCP, each) for each in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+    ]
+    session.close()
+    assert found == [idle, pause, 3]

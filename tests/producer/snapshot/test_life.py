@@ -41,7 +41,7 @@ from tests.producer.running import (
     wait_for,
     wait_for_position,
 )
-from tests.producer.snapping import Copy, Load, copied, fill, finished, killable, select, states
+from tests.producer.snapping import Copy, Load, copied, fill, fill_slowly_found, finished, killable, select, states
 from tests.servers.server import Server, start_server
 
 pytestmark = pytest.mark.server
@@ -472,6 +472,23 @@ def test_rows_that_all_came_are_shown_while_the_ring_is_full(
 
         wait_for(lambda: progress() and progress().rows, "rows that wait for a reader")
         assert (progress().state, progress().rows) == ("reading", 1000)
+
+
+@pytest.mark.parametrize("condition", ["id = 20", "id > 20"], ids=["one row", "none"])
+def test_a_table_without_a_key_of_which_few_rows_pass(
+    any_server: Server, database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, condition: str
+) -> None:
+    """The server sends nothing while it looks for a row that passes: the snapshot waits for it, and does not begin again."""
+    fill_slowly_found(any_server, database, monkeypatch)
+    asked: list[str] = []
+    select_ = Snapshot._select
+    monkeypatch.setattr(Snapshot, "_select", lambda self, *rest: asked.append("") or select_(self, *rest))
+    given = {"row_filter": (f"{database}.t: {condition}",), "read_timeout": 1.0, "heartbeat": 0.3, "snapshot": "initial"}
+    with running(any_server, **options, **given) as run:
+        wait_for(lambda: finished(run), "the snapshot")
+        assert states(run) == {"t": "done"}
+        assert len(copied(run, any_server).tables.get("t", {})) == (condition == "id = 20")
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("keys", ["id INT PRIMARY KEY", "id INT"])

@@ -21,7 +21,7 @@ from shmstore.producer.connection.prepared import SelectRows
 from shmstore.producer.snapshot import server_tables
 from tests.producer.proxy import CuttingProxy
 from tests.producer.running import Running, execute, running, wait_for, wait_for_position
-from tests.producer.snapping import Copy, Load, fill, select
+from tests.producer.snapping import Copy, Load, fill, fill_slowly_found, select
 from tests.producer.snapshot.test_runner import KEYS
 from tests.servers.server import Server
 
@@ -266,6 +266,16 @@ def test_few_rows_that_pass_are_looked_for_a_chunk_at_a_time(
         assert [sql.rpartition(" ")[2].isdigit() for sql in unbound] == [
             True
         ]  # the table's last rows: a LIMIT, and fewer are left
+
+
+def test_a_table_without_a_key_of_which_few_rows_pass(
+    run: Running, any_server: Server, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server, which sends nothing while it looks for a row that passes, is waited for, however long that takes."""
+    fill_slowly_found(any_server, database, monkeypatch)
+    given = replace(run.settings, row_filter=(f"{database}.t: id = 20",), read_timeout=1.0)
+    table = ServerTables(given).open(f"{database}.t")
+    assert (table.parts, all_rows(table)) == (1, [(20, 20, "row 20")])
 
 
 def test_rows_of_a_prepared_transaction_are_waited_for(run: Running, any_server: Server, database: str) -> None:
