@@ -400,7 +400,7 @@ cdef class RowTable:
         """A value that Python prints: text at `at`, or a double."""
         with gil:
             try:
-                value = PyUnicode_DecodeUTF8(<const char*>at, size, NULL) if at != NULL else real
+                value = text_of(at, size) if at != NULL else real
                 shown = self.texts[index](value).encode()
                 return quoted(out, <const uint8_t*>PyBytes_AS_STRING(shown), PyBytes_GET_SIZE(shown))
             except Exception:
@@ -410,7 +410,7 @@ cdef class RowTable:
         """Text of which Python makes JSON."""
         with gil:
             try:
-                shown = self.texts[index](PyUnicode_DecodeUTF8(<const char*>at, size, NULL))
+                shown = self.texts[index](text_of(at, size))
                 return put(out, <const uint8_t*>PyBytes_AS_STRING(shown), PyBytes_GET_SIZE(shown))
             except Exception:
                 return False

@@ -9,7 +9,7 @@ messages and has the say about errors. So all that must hold here is: what it do
     shape.pxi  RowMessages: a stored event -> its messages, in each format
 
 The events may lie in memory that another process can write to. So each read is checked against the end of the event, also where the same
-bytes were read before, and text is checked where it was copied to.
+bytes were read before, and text is checked and decoded where it was copied to.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -24,6 +24,7 @@ from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strlen
 from libc.time cimport localtime_r, time_t, tm
 
 include "../../../shmstore/native/utf8.pxi"
+include "../../../shmstore/native/text.pxi"
 include "../../../shmstore/native/read.pxi"
 include "../../wire/native/out.pxi"
 include "../../wire/native/shortest.pxi"

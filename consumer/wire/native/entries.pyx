@@ -11,7 +11,7 @@ encodes the event and has the say about errors. So all that must hold here is: w
     entry.pxi  Entries: a stored event -> its entry
 
 The events may lie in memory that another process can write to. So each read is checked against the end of the event, also where the same
-bytes were read before.
+bytes were read before, and text is checked and decoded where it was copied to.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -24,6 +24,7 @@ from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 from libc.time cimport localtime_r, time_t, tm
 
 include "../../../shmstore/native/utf8.pxi"
+include "../../../shmstore/native/text.pxi"
 include "../../../shmstore/native/read.pxi"
 include "out.pxi"
 include "shortest.pxi"

@@ -288,7 +288,7 @@ cdef class Table:
         """A column that Python prints: text at `at`, or a double."""
         with gil:
             try:
-                value = PyUnicode_DecodeUTF8(<const char*>at, size, NULL) if at != NULL else real
+                value = text_of(at, size) if at != NULL else real
                 shown = self.texts[number](value).encode("utf-8", "replace")
                 return self.text(out, column, head, <const uint8_t*>PyBytes_AS_STRING(shown), PyBytes_GET_SIZE(shown), side)
             except Exception:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import json
+import mmap
 import os
 import random
+import re
 import shutil
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
@@ -227,6 +231,62 @@ def test_a_thread_is_that_of_its_transaction(data: st.DataObject) -> None:
         assert found == outcome(reference, payload, sequence, pure=True)
     if thread:
         assert thread.encode() in (found[0].value or b"")  # type: ignore[union-attr]
+
+
+_SCRIBBLER = """
+import mmap, os, sys
+file, texts = os.open(sys.argv[1], os.O_RDWR), [int(each) for each in sys.argv[2:]]
+at = mmap.mmap(file, 0)
+whole = bytes(at)
+forms = [whole]
+for number in range(64):  # each with other bytes of the texts changed: cut characters, quotes, digits
+    made = bytearray(whole)
+    for begin, end in zip(texts[::2], texts[1::2]):
+        for place in range(begin + number % 7, end, 7 + number % 5):
+            made[place] = b'\\xff\\xe6\\x80"1.\\x00\\xd9a'[(place + number) % 9]
+    forms += [bytes(made), whole]
+print("begun", flush=True)
+while True:
+    for form in forms:
+        for place in range(0, len(whole), 64):
+            at[place : place + 64] = form[place : place + 64]
+"""
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_bytes_that_change_while_they_are_read(form: str, tmp_path: Path) -> None:
+    """Another process writes into the texts all the time: what comes out is messages of whole JSON in UTF-8, or the error that it is damaged."""
+    text = "".join(f'{number} "日本語 ä😀' for number in range(90))
+    rows = [[1, "-12.30", f'{{"a": "{"ä日" * 30}", "b": [1.50, 2]}}', "a,b", text, text.encode()] for _ in range(4)]
+    columns = (Column("id", "bigint", nullable=False), Column("d", "decimal", size=12, scale=2), Column("j", "json"))
+    columns += (Column("s", "set", members=("a", "b"), charset="utf8mb4"), Column("v", "varchar", size=8000, charset="utf8mb4"))
+    table = TableSchema("s", "t", (*columns, Column("raw", "varbinary", size=8000)), (0,))
+    head = Header(int(EntryType.ROWS), int(EventType.INSERT), "b.1", 900, 90, 0, 1, "u:5", 0, 0, "u:1-5", 0, "", "", {})
+    payload = encode_stored(head, encode_schema(table), [None, None, None, rows])
+    (file := tmp_path / "event").write_bytes(payload)
+    texts = [match.span() for value in rows[0][1:5] for match in re.finditer(re.escape(str(value).encode()), payload)]
+    assert len(texts) > 4 * len(rows)  # the text is in the bytes too
+    command = [sys.executable, "-c", _SCRIBBLER, str(file), *(str(place) for span in texts for place in span)]
+    with (
+        file.open("r+b") as opened,
+        mmap.mmap(opened.fileno(), 0) as shared,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as scribbler,
+        memoryview(shared) as event,
+    ):
+        try:
+            assert scribbler.stdout is not None
+            assert scribbler.stdout.readline() == "begun\n"
+            for _ in range(2000):
+                maker, _ = makers(MessageOptions("store", form))
+                try:
+                    made = maker.of_payloads(iter([event]), 3).messages
+                except (StoreCorrupt, UnicodeError):
+                    continue
+                assert len(made) == (1 if form == "canal" else len(rows))
+                for message in made:
+                    assert type(json.loads((message.value or b"").decode())) is dict
+        finally:
+            scribbler.kill()
 
 
 def test_pure_on_request() -> None:
