@@ -102,8 +102,10 @@ PUBLIC = {
     "shmstore.certificate": "load_certificate",
     "shmstore.clock": "as_calendar_ms boot_ms calendar_ms",
     "shmstore.column_type": "bytes_of_character column_type logged_type sized",
-    "shmstore.encoding.arrow": "BINARY_TYPES Events Image PartialImage RowPositions ZeroDate arrow_type column_array fit widens",
-    "shmstore.encoding.arrow_rows": "OPS Spread StoredEvents index_events partial_images partial_reads read_images read_rows runs stored_positions",
+    "shmstore.encoding.arrow": "BINARY_TYPES Events PartialImage ZeroDate arrow_type column_array fit widens",
+    "shmstore.encoding.arrow_rows": (
+        "OPS RowPositions Spread StoredEvents index_events partial_images partial_reads read_images read_rows runs stored_positions"
+    ),
     "shmstore.encoding.codec": (
         "Header Packed bare_schema decode decode_schema decode_stored encode encode_batch "
         "encode_head encode_schema encode_stored pack split_stored stored_head stored_parts unpack_rows"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from shmstore.consumer.formats.values import time_text
-from shmstore.encoding.arrow import Events, Image, ZeroDate, arrow_type, column_array
+from shmstore.encoding.arrow import Events, ZeroDate, arrow_type, column_array
 from shmstore.encoding.arrow_rows import StoredEvents, read_images
 from shmstore.encoding.row_order import seqs
 from shmstore.event import Column, Position, TableSchema
@@ -143,15 +143,15 @@ def read_acts(events: Stored, run: NDArray[np.int64], schema: TableSchema, keys:
         events_ = run[piece]
         before, after, exact = _images(events, events_, schema, keys, zero_dates)
         places = 2 * (np.repeat(starts[piece], counts[piece]) + _within(counts[piece]))
-        if before is not None:
-            there = before.chosen()
-            deleted.append(_only(_table(schema, before.arrays, keys), there))
+        if before.null_count < len(before):
+            there = _there(before)
+            deleted.append(_only(_table(schema, before, keys), there))
             deletes.append(places[there])
-        if after is not None:
+        if after.null_count < len(after):
             if not exact:
                 zeros |= {done + row: wrong for row, wrong in _zero_dates(events, events_, schema)}
-            there = after.chosen()
-            written.append(_only(_table(schema, after.arrays, range(len(schema.columns))), there))
+            there = _there(after)
+            written.append(_only(_table(schema, after, range(len(schema.columns))), there))
             writes.append(places[there] + 1)
             done += len(writes[-1])
     rows = pa.concat_tables(written)
@@ -191,7 +191,7 @@ def _pieces(images: NDArray[np.int64], counts: NDArray[np.int64]) -> Iterator[ND
 
 def _images(
     events: Stored, run: NDArray[np.int64], schema: TableSchema, keys: Sequence[int], zero_dates: str
-) -> tuple[Image | None, Image | None, bool]:
+) -> tuple[pa.StructArray, pa.StructArray, bool]:
     """The key before, and the row after; and whether all that is NULL there was NULL: else some was a date that does not exist. Raises `ZeroDate` of a key."""
     types = [arrow_type(column) for column in schema.columns]
     key_types = [type_ if i in keys else None for i, type_ in enumerate(types)]
@@ -218,10 +218,17 @@ def _zero_dates(events: Stored, run: NDArray[np.int64], schema: TableSchema) -> 
                     break
 
 
-def _table(schema: TableSchema, arrays: Sequence[Any], places: Sequence[int]) -> pa.Table:
+def _there(image: pa.StructArray) -> NDArray[np.bool_]:
+    """Which rows have the image."""
+    found: NDArray[np.bool_] = image.is_valid().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _table(schema: TableSchema, image: pa.StructArray, places: Sequence[int]) -> pa.Table:
     """Columns of a copy, of those that were read."""
     columns = [schema.columns[i] for i in places]
-    made = [_times(arrays[i], column) if column.type == "time" else arrays[i] for i, column in zip(places, columns, strict=True)]
+    arrays = [image.field(column.name) for column in columns]
+    made = [_times(array, column) if column.type == "time" else array for array, column in zip(arrays, columns, strict=True)]
     return pa.Table.from_arrays(made, schema=pa.schema([target_field(column) for column in columns]))
 
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -156,31 +155,19 @@ def fit(found: TableSchema, plan: TableSchema) -> Fit:
 # ---------------------------------------------------------------- columns
 
 
-class Image(NamedTuple):
-    """Row images as columns: an array for each column of the table (None: not asked for); a bit for each row that says whether it has an image
-    (None: all have), and how many have none.
-    """
-
-    arrays: list[Any]
-    rows: int
-    there: pa.Buffer | None
-    absent: int
-
-    def struct(self, mapping: Sequence[int | None], type_: pa.StructType) -> pa.StructArray:
-        """Return the images as one struct array; `mapping` says which column fills each field, None that it is NULL."""
-        arrays = [
-            pa.nulls(self.rows, field.type) if i is None else self.arrays[i] for i, field in zip(mapping, type_, strict=True)
-        ]
-        return pa.Array.from_buffers(type_, self.rows, [self.there], self.absent, children=arrays)
-
-    def chosen(self) -> NDArray[np.bool_]:
-        """Which rows have an image."""
-        if self.there is None:
-            return np.ones(self.rows, np.bool_)
-        return np.unpackbits(np.frombuffer(self.there, np.uint8), count=self.rows, bitorder="little").view(np.bool_)
+#: Row images before and after the change: structs of the columns that were asked for, in the table's order, all of them NULL where a row has no such image.
+Images = tuple[pa.StructArray, pa.StructArray]
 
 
-Images = tuple[Image | None, Image | None]  # before, after; None: no row has it
+def columns_of(image: pa.StructArray, types: Sequence[Any]) -> list[Any]:
+    """Return the columns of an image that was read as `types`, an array for each column of the table (None: not asked for)."""
+    fields = iter(range(image.type.num_fields))
+    return [None if type_ is None else image.field(next(fields)) for type_ in types]
+
+
+def wanted(table: TableSchema, types: Sequence[Any]) -> pa.StructType:
+    """Return the type of an image that is read as `types`, one for each column of the table (None: not asked for)."""
+    return pa.struct([(column.name, type_) for column, type_ in zip(table.columns, types, strict=True) if type_ is not None])
 
 
 def column_array(column: Column, type_: pa.DataType, values: Sequence[Any], zero_dates: str) -> pa.Array:
@@ -221,7 +208,7 @@ def stored_images(
     zero_dates: str,
     before: Sequence[Any] | None = None,
 ) -> Images:
-    """Return the images in `bodies` (`codec.decode_stored`), each of `counts` rows, as columns of `types` (None: not wanted); those before the
+    """Return the images in `bodies` (`codec.decode_stored`), each of `counts` rows, as columns of `types` (None: not asked for); those before the
     change as columns of `before`, where that is given.
 
     Columns that an image lacks are NULL. Raises as `column_array`, and ValueError where rows are of different lengths.
@@ -234,10 +221,11 @@ def stored_images(
 
 def _stored_image(
     table: TableSchema, bodies: Sequence[Any], counts: Sequence[int], types: Sequence[Any], zero_dates: str, part: int
-) -> Image | None:
+) -> pa.StructArray:
+    type_ = wanted(table, types)
     absent = [body[part + 1] is None for body in bodies]
     if all(absent):
-        return None
+        return pa.nulls(sum(counts), type_)
     width = len(table.columns)
     nothing = [(None,) * width]
     rows: list[Any] = []
@@ -253,12 +241,13 @@ def _stored_image(
             rows.extend(_placed(width, present, row) for row in there)
     values = list(zip(*rows, strict=True)) if rows else [()] * width
     arrays = [
-        None if type_ is None else column_array(column, type_, cells, zero_dates)
-        for column, type_, cells in zip(table.columns, types, values, strict=True)
+        column_array(column, each, cells, zero_dates)
+        for column, each, cells in zip(table.columns, types, values, strict=True)
+        if each is not None
     ]
     there = ~np.repeat(np.array(absent), counts)
-    missing = int((~there).sum())
-    return Image(arrays, len(there), pa.py_buffer(np.packbits(there, bitorder="little")) if missing else None, missing)
+    bits = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+    return pa.Array.from_buffers(type_, len(there), [bits], int((~there).sum()), children=arrays)
 
 
 def _placed(width: int, present: Sequence[int], values: Sequence[Any]) -> list[Any]:
@@ -271,17 +260,51 @@ def _placed(width: int, present: Sequence[int], values: Sequence[Any]) -> list[A
 # ---------------------------------------------------------------- compiled
 
 
-class RowPositions(NamedTuple):
-    """Where rows are in the binlog, a value a row. `seq` is text that sorts as they do, None where it is not wanted."""
+def row_layout(before: pa.StructType, after: pa.StructType, seq: pa.DataType) -> pa.Schema:
+    """Return the schema of rows: what its event says of each, and its images. See `shmstore.encoding.arrow_table`."""
+    return pa.schema(
+        [
+            ("op", pa.string()),
+            ("database", pa.string()),
+            ("table", pa.string()),
+            ("before", before),
+            ("after", after),
+            ("ts_ms", pa.int64()),
+            ("server_id", pa.int64()),
+            ("file", pa.string()),
+            ("offset", pa.int64()),
+            ("seq", seq),
+            ("row", pa.int32()),
+            ("transaction", pa.string()),
+        ]
+    )
 
-    seq: pa.Array | None
-    op: pa.Array
-    file: pa.Array
-    offset: pa.Array
-    time: pa.Array
-    server: pa.Array
-    row: pa.Array
-    transaction: pa.Array
+
+class ReadingPlan(NamedTuple):
+    """How compiled code reads the rows of a table."""
+
+    steps_before: list[tuple[str, int, int]]
+    steps_after: list[tuple[str, int, int]]
+    images: pa.Schema
+    rows: pa.Schema  # their `seq` is a number
+    rows_by_seq: pa.Schema  # it is text
+
+
+def plan_of(table: TableSchema, before: Sequence[Any], after: Sequence[Any]) -> ReadingPlan | None:
+    """Return how to read images as columns of these types (None: not asked for); None where compiled code does not know of one."""
+    steps = [
+        [step_of(column.type, column.unsigned, type_) for column, type_ in zip(table.columns, types, strict=True)]
+        for types in (before, after)
+    ]
+    if None in steps[0] or None in steps[1]:
+        return None
+    images = wanted(table, before), wanted(table, after)
+    return ReadingPlan(
+        *steps,  # type: ignore[arg-type]
+        pa.schema([("before", images[0]), ("after", images[1])]),
+        row_layout(*images, pa.int64()),
+        row_layout(*images, pa.string()),
+    )
 
 
 class Events:
@@ -306,37 +329,6 @@ class Events:
         """The numbers of the events with rows, in order: cut where the schema changes, and after `most` rows."""
         return [np.frombuffer(run, np.int64) for run in self._index.runs(most)]
 
-    def spread(self, events: NDArray[np.int64], values: NDArray[np.int64]) -> pa.Array:
-        """What `values` has for each of `events`, once for each of its rows."""
-        found = self._index.spread(np.ascontiguousarray(events), np.ascontiguousarray(values))
-        return _numbers(pa.int64(), found.size // 8, found)
-
-    def transactions(self, events: NDArray[np.int64]) -> pa.Array | None:
-        """The transaction of each of `events`, once for each of its rows; None where the reference must read it."""
-        found = self._index.transactions(np.ascontiguousarray(events))
-        return None if found is None else _texts(found[0].size // 4 - 1, *found)
-
-    def positions(self, events: NDArray[np.int64], numbers: Sequence[int] | None, ops: bytes) -> RowPositions | None:
-        """Where the rows of `events` are in the binlog and what they are. `numbers` has the number of each of `files` (None: `seq` is not
-        wanted), `ops` a character for each of the 256 event types. None where the reference must read them.
-        """
-        found = self._index.positions(np.ascontiguousarray(events), None if numbers is None else np.array(numbers, np.int64), ops)
-        transaction = None if found is None else self.transactions(events)
-        if found is None or transaction is None:
-            return None
-        seq, op, file, offset, time, server, row = found
-        rows, long = op.size, pa.int64()
-        return RowPositions(
-            seq=None if seq is None else _texts(rows, compiled.text_ends(seq.size // rows, rows), seq),
-            op=_texts(rows, compiled.text_ends(1, rows), op),
-            file=repeated(self.files[0], rows) if file is None else _texts(rows, *file),
-            offset=_numbers(long, rows, offset),
-            time=_numbers(long, rows, time),
-            server=_numbers(long, rows, server),
-            row=_numbers(pa.int32(), rows, row),
-            transaction=transaction,
-        )
-
     def header(self, event: int) -> Header:
         """The header of one event."""
         return split_stored(self.raw[self.ends[event - 1] if event else 0 : self.ends[event]])[0]
@@ -349,30 +341,46 @@ class Events:
         zero_dates: str,
         before: Sequence[Any] | None = None,
     ) -> Images | None:
-        """The images of `events`, all of `table`, as columns of `types` and `before` (None: not wanted), as `stored_images` gives them.
+        """The images of `events`, all of `table`, as `stored_images` gives them.
 
         None where the reference must read them: a value is not what its column has, a zero date is refused, an image
         lacks columns.
         """
-        both = types if before is None else before, types
-        kinds = tuple([(column.type, column.unsigned) for column in table.columns])
-        steps_before, steps_after = (_steps(kinds, tuple(some)) for some in both)
-        if steps_before is None or steps_after is None:
+        plan = plan_of(table, types if before is None else before, types)
+        if plan is None:
             return None
-        found = self._index.images(np.ascontiguousarray(events), steps_before, steps_after)
-        if found is None:
-            return None
-        rows = int(self.records["rows"][events].sum())
-        made: list[Image | None] = []
-        for columns, wanted, there in zip(found[:2], both, found[2:], strict=True):
-            if columns is None:
-                made.append(None)
-                continue
-            if zero_dates != "null" and any(column is not None and column[1] for column in columns):
-                return None
-            arrays = [_array(type_, rows, column) for type_, column in zip(wanted, columns, strict=True)]
-            made.append(Image(arrays, rows, *(there or (None, 0))))
-        return made[0], made[1]
+        found = self._index.images(
+            np.ascontiguousarray(events), plan.steps_before, plan.steps_after, zero_dates == "null", plan.images
+        )
+        return None if found is None else (found.column(0), found.column(1))
+
+    def rows(
+        self,
+        events: NDArray[np.int64],
+        table: TableSchema,
+        plan: ReadingPlan,
+        zero_dates: str,
+        ops: bytes,
+        seqs: NDArray[np.int64] | Sequence[int],
+    ) -> pa.RecordBatch | None:
+        """The rows of `events`, all of `table`, as a batch of `row_layout`. `ops` has a character for each of the 256 event types.
+
+        `seqs` are an array of what `seq` is for each event, or a list of the numbers of `files`: then it is text that sorts as the rows do. None where
+        the reference must read them.
+        """
+        numbers = None if isinstance(seqs, np.ndarray) else np.array(seqs, np.int64)
+        return self._index.rows(
+            np.ascontiguousarray(events),
+            plan.steps_before,
+            plan.steps_after,
+            zero_dates == "null",
+            numbers,
+            np.ascontiguousarray(seqs) if numbers is None else None,
+            ops,
+            table.database.encode(),
+            table.table.encode(),
+            plan.rows if numbers is None else plan.rows_by_seq,
+        )
 
 
 def read_events(raw: memoryview | bytes, ends: NDArray[np.int64]) -> Events | None:
@@ -383,35 +391,6 @@ def read_events(raw: memoryview | bytes, ends: NDArray[np.int64]) -> Events | No
         return None
     index = compiled.Index(raw, np.ascontiguousarray(ends, np.int64))
     return None if index.failed >= 0 else Events(index, memoryview(raw), ends)
-
-
-def _numbers(type_: pa.DataType, rows: int, values: pa.Buffer) -> pa.Array:
-    return pa.Array.from_buffers(type_, rows, [None, values], 0)
-
-
-def _texts(rows: int, ends: pa.Buffer | None, text: pa.Buffer) -> pa.Array:
-    return pa.Array.from_buffers(pa.string(), rows, [None, ends, text], 0)
-
-
-def repeated(text: str, rows: int) -> pa.Array:
-    """Return `text`, once for each of `rows`."""
-    encoded = text.encode()
-    ends = compiled.text_ends(len(encoded), rows) if COMPILED else None
-    return pa.repeat(text, rows) if ends is None else _texts(rows, ends, compiled.repeated(encoded, rows))
-
-
-def _array(type_: pa.DataType, rows: int, column: Any) -> pa.Array | None:
-    if column is None:
-        return None
-    nulls, _, *buffers = column
-    return pa.Array.from_buffers(type_, rows, buffers if buffers[2] is not None else buffers[:2], nulls)
-
-
-@lru_cache(maxsize=1024)
-def _steps(kinds: tuple[tuple[str, bool], ...], types: tuple[pa.DataType | None, ...]) -> list[tuple[str, int, int]] | None:
-    """How compiled code fills columns of `types` from values of columns of a type and a sign; None where it does not know of one."""
-    steps = [step_of(*kind, type_) for kind, type_ in zip(kinds, types, strict=True)]
-    return None if None in steps else steps  # type: ignore[return-value]
 
 
 def step_of(kind: str, unsigned: bool, type_: pa.DataType | None) -> tuple[str, int, int] | None:

@@ -8,6 +8,7 @@ a batch or a run, it leaves to the reference, which has the say about errors.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -15,7 +16,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shmstore.encoding.arrow import RECORD, Events, Images, PartialImage, RowPositions, ZeroDate, read_events, stored_images
+from shmstore.encoding.arrow import (
+    RECORD,
+    Events,
+    Images,
+    PartialImage,
+    ReadingPlan,
+    ZeroDate,
+    columns_of,
+    plan_of,
+    read_events,
+    row_layout,
+    stored_images,
+    wanted,
+)
 from shmstore.encoding.codec import Header, decode_stored
 from shmstore.encoding.row_order import seqs
 from shmstore.errors import StoreCorrupt
@@ -64,10 +78,6 @@ class StoredEvents:
             [body is not None and (body[0] is not None or body[2] is not None) for body in bodies], np.bool_
         )
 
-    def spread(self, events: NDArray[np.int64], values: NDArray[np.int64]) -> pa.Array:
-        """What `values` has for each of `events`, once for each of its rows."""
-        return pa.array(np.repeat(values[events], self.records["rows"][events]))
-
     def header(self, event: int) -> Header:
         """The header of one event."""
         return self._events[event][0]
@@ -98,7 +108,7 @@ def read_images(
     after: Sequence[Any],
     zero_dates: str,
 ) -> Images:
-    """Return the images of `run`, events of `table` with whole images, as columns of types: `before` and `after` the change (None: not wanted).
+    """Return the images of `run`, events of `table` with whole images, as columns of types: `before` and `after` the change (None: not asked for).
 
     Raises as `stored_images`.
     """
@@ -155,14 +165,6 @@ def typed_runs(events: Events | StoredEvents, most: int, *, partial: bool) -> li
     return list(runs(events, wanted if partial else wanted & ~partial_reads(events), most))
 
 
-class Rows(NamedTuple):
-    """The rows of a run, as columns; the images as structs, NULL where a row has none."""
-
-    positions: RowPositions
-    before: pa.StructArray
-    after: pa.StructArray
-
-
 def read_rows(
     events: Events | StoredEvents,
     run: NDArray[np.int64],
@@ -172,42 +174,61 @@ def read_rows(
     *,
     zero_dates: str,
     partial: str = "error",
-    with_seq: bool = True,
-) -> Rows:
-    """Return the rows of `run`, events of `table`. `mapping` has for each field of `image` the column that fills it, None where it is NULL.
-    Positions have no `seq` unless `with_seq`.
+    sequences: NDArray[np.int64] | None = None,
+) -> pa.RecordBatch:
+    """Return the rows of `run`, events of `table`, as a batch of `row_layout`. `mapping` has for each field of `image` the column that fills it, None where
+    it is NULL. `seq` is what `sequences` has for the event; without them, text that sorts as the rows do.
 
     Raises `ZeroDate`, unless `zero_dates` is ``null``; `PartialImage`, unless `partial` is; `StoreCorrupt`.
     """
-    types: list[Any] = [None] * len(table.columns)
-    for i, field in zip(mapping, image, strict=True):
-        if i is not None:
-            types[i] = field.type
-    found = None if isinstance(events, StoredEvents) else _compiled(events, run, table, types, zero_dates, with_seq)
+    types, plan, placed = _plan(table, tuple(mapping), image)
+    found = None
+    if isinstance(events, Events) and plan is not None:
+        seqs_of = [_file_number(file) for file in events.files] if sequences is None else sequences
+        found = events.rows(run, table, plan, zero_dates, _OPS_BYTES, seqs_of)
     if found is None:
         try:
-            found = _reference(events.stored(run), table, types, zero_dates, partial, with_seq)
+            found = _reference(events, run, table, types, zero_dates, partial, sequences)
         except (ZeroDate, PartialImage, StoreCorrupt):
             raise
         except (TypeError, ValueError, LookupError, OverflowError, AttributeError, pa.ArrowException) as error:
             raise StoreCorrupt(f"rows of {table.database}.{table.table} cannot be read: {error}") from error
-    positions, images = found
-    count = len(positions.row)
-    return Rows(positions, *(pa.nulls(count, image) if one is None else one.struct(mapping, image) for one in images))
+    return found if placed else _placed(found, types, mapping, image)
 
 
-def _compiled(
-    events: Events, run: NDArray[np.int64], table: TableSchema, types: Sequence[Any], zero_dates: str, with_seq: bool
-) -> tuple[RowPositions, Images] | None:
-    images = events.images(run, table, types, zero_dates)
-    numbers = [_file_number(file) for file in events.files] if with_seq else None
-    positions = None if images is None else events.positions(run, numbers, _OPS_BYTES)
-    return None if images is None or positions is None else (positions, images)
+@lru_cache(maxsize=1024)
+def _plan(
+    table: TableSchema, mapping: tuple[int | None, ...], image: pa.StructType
+) -> tuple[list[Any], ReadingPlan | None, bool]:
+    """The type that each column of the table is read as (None: it is not), how compiled code does it, and whether the image is then as it should be."""
+    types: list[Any] = [None] * len(table.columns)
+    for i, field in zip(mapping, image, strict=True):
+        if i is not None:
+            types[i] = field.type
+    read = [i for i, type_ in enumerate(types) if type_ is not None]
+    return types, plan_of(table, types, types), list(mapping) == read and wanted(table, types) == image
+
+
+def _placed(rows: pa.RecordBatch, types: Sequence[Any], mapping: Sequence[int | None], image: pa.StructType) -> pa.RecordBatch:
+    """`rows` with images of the type `image`."""
+    columns = rows.columns
+    for i in (3, 4):
+        found, count = columns_of(columns[i], types), len(columns[i])
+        fields = [pa.nulls(count, field.type) if k is None else found[k] for k, field in zip(mapping, image, strict=True)]
+        columns[i] = pa.Array.from_buffers(image, count, columns[i].buffers()[:1], columns[i].null_count, children=fields)
+    return pa.RecordBatch.from_arrays(columns, schema=row_layout(image, image, rows.schema.field("seq").type))
 
 
 def _reference(
-    stored: Sequence[tuple[Header, Any]], table: TableSchema, types: Sequence[Any], zero_dates: str, partial: str, with_seq: bool
-) -> tuple[RowPositions, Images]:
+    events: Events | StoredEvents,
+    run: NDArray[np.int64],
+    table: TableSchema,
+    types: Sequence[Any],
+    zero_dates: str,
+    partial: str,
+    sequences: NDArray[np.int64] | None,
+) -> pa.RecordBatch:
+    stored = events.stored(run)
     bodies = [body for _, body in stored]
     for header, body in stored:
         if partial == "error" and (body[0] is not None or body[2] is not None):
@@ -217,13 +238,29 @@ def _reference(
                 "which leaves them out (Spark)"
             )
     counts = [_count(body) for body in bodies]
-    positions = stored_positions(
-        [header for header, _ in stored], [OPS[header.type & 255] for header, _ in stored], Spread(counts), with_seq=with_seq
-    )
-    return positions, stored_images(table, bodies, counts, types, zero_dates)
+    spread = Spread(counts)
+    at = stored_positions([header for header, _ in stored], [OPS[header.type & 255] for header, _ in stored], spread)
+    before, after = stored_images(table, bodies, counts, types, zero_dates)
+    seq = at.seq if sequences is None else pa.array(spread.numbers(sequences[run]), pa.int64())
+    names = (pa.repeat(name, spread.total) for name in (table.database, table.table))
+    columns = [at.op, *names, before, after, at.time, at.server, at.file, at.offset, seq, at.row, at.transaction]
+    return pa.RecordBatch.from_arrays(columns, schema=row_layout(before.type, after.type, seq.type))
 
 
 # ---------------------------------------------------------------- what its event says of a row, by the reference
+
+
+class RowPositions(NamedTuple):
+    """Where rows are in the binlog, a value a row. `seq` is text that sorts as they do."""
+
+    seq: pa.Array
+    op: pa.Array
+    file: pa.Array
+    offset: pa.Array
+    time: pa.Array
+    server: pa.Array
+    row: pa.Array
+    transaction: pa.Array
 
 
 class Spread:
@@ -240,7 +277,7 @@ class Spread:
         array = pa.array(values, type_)
         return array if self._index is None else array.take(self._index)
 
-    def numbers(self, values: Sequence[int]) -> NDArray[np.int64]:
+    def numbers(self, values: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """The same as numbers."""
         return np.repeat(np.array(values, np.int64), self.counts)
 
@@ -249,14 +286,13 @@ class Spread:
         return np.arange(self.total) - np.repeat(np.cumsum(self.counts) - self.counts, self.counts)
 
 
-def stored_positions(headers: Sequence[Header], ops: Sequence[str], spread: Spread, *, with_seq: bool = True) -> RowPositions:
-    """What `Events.positions` gives, of events with these headers and ops."""
+def stored_positions(headers: Sequence[Header], ops: Sequence[str], spread: Spread) -> RowPositions:
+    """Return where the rows of events with these headers and ops are."""
     _, _, file, offset, _, time, server, transaction, order, _, _, row, *_ = zip(*headers, strict=True)
     number = {name: _file_number(name) for name in set(file)}
     rows = spread.numbers(row) + spread.within()
-    numbers = spread.numbers([number[name] for name in file]) if with_seq else None
     return RowPositions(
-        seq=None if numbers is None else seqs(numbers, spread.numbers(offset), spread.numbers(order), rows),
+        seq=seqs(spread.numbers([number[name] for name in file]), spread.numbers(offset), spread.numbers(order), rows),
         op=spread(ops, pa.string()),
         file=spread(file, pa.string()),
         offset=spread(offset, pa.int64()),

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shmstore.encoding.arrow import fit, image_type, repeated
+from shmstore.encoding.arrow import fit, image_type, row_layout
 from shmstore.encoding.arrow_rows import index_events, read_rows, typed_runs
 from shmstore.encoding.codec import decode_schema
 from shmstore.errors import StoreCorrupt
@@ -82,12 +82,11 @@ def read_table(
             raise ValueError(
                 f"table {table!r} is not in the store, and never was as far as it reaches: the batch holds rows of {there}"
             )
-        return _schema(found_type or pa.struct([])).empty_table()
+        return _layout(found_type or pa.struct([])).empty_table()
     plan = table if isinstance(table, TableSchema) else chosen[-1][1] if chosen else TableSchema("", "", ())
-    image = image_type(plan)
-    pieces, layout = [], _schema(image)
-    for run, source in chosen:
-        rows = read_rows(
+    image, layout = _types_of(plan)
+    pieces = [
+        read_rows(
             events,
             run,
             source,
@@ -95,24 +94,10 @@ def read_table(
             image,
             zero_dates=options.zero_dates,
             partial=options.partial,
-            with_seq=False,
+            sequences=sequences,
         )
-        positions, count = rows.positions, len(rows.positions.row)
-        columns = [
-            positions.op,
-            repeated(source.database, count),
-            repeated(source.table, count),
-            rows.before,
-            rows.after,
-            positions.time,
-            positions.server,
-            positions.file,
-            positions.offset,
-            events.spread(run, sequences),
-            positions.row,
-            positions.transaction,
-        ]
-        pieces.append(pa.RecordBatch.from_arrays(columns, schema=layout))
+        for run, source in chosen
+    ]
     return pa.Table.from_batches(pieces, layout)
 
 
@@ -131,23 +116,15 @@ def _table_of(schema: bytes) -> TableSchema:
     return table
 
 
-def _schema(layout: pa.StructType) -> pa.Schema:
-    return pa.schema(
-        [
-            ("op", pa.string()),
-            ("database", pa.string()),
-            ("table", pa.string()),
-            ("before", layout),
-            ("after", layout),
-            ("ts_ms", pa.int64()),
-            ("server_id", pa.int64()),
-            ("file", pa.string()),
-            ("offset", pa.int64()),
-            ("seq", pa.int64()),
-            ("row", pa.int32()),
-            ("transaction", pa.string()),
-        ]
-    )
+@lru_cache(maxsize=1024)
+def _types_of(table: TableSchema) -> tuple[pa.StructType, pa.Schema]:
+    """The type of the table's images, and the schema of its rows."""
+    image = image_type(table)
+    return image, _layout(image)
+
+
+def _layout(image: pa.StructType) -> pa.Schema:
+    return row_layout(image, image, pa.int64())
 
 
 def _mapping(found: TableSchema, plan: TableSchema) -> list[int | None]:

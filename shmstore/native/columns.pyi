@@ -5,8 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-Filled = tuple[int, int, pa.Buffer | None, pa.Buffer, pa.Buffer | None]
-Texts = tuple[pa.Buffer, pa.Buffer]
+Steps = list[tuple[str, int, int]]
 
 class Index:
     failed: int
@@ -15,17 +14,22 @@ class Index:
     schemas: list[bytes]
     def __init__(self, raw: Any, ends: Any) -> None: ...
     def runs(self, most: int) -> list[pa.Buffer]: ...
-    def spread(self, events: Any, values: Any) -> pa.Buffer: ...
-    def transactions(self, events: Any) -> Texts | None: ...
-    def positions(
-        self, events: Any, numbers: Any, ops: bytes
-    ) -> tuple[pa.Buffer | None, pa.Buffer, Texts | None, pa.Buffer, pa.Buffer, pa.Buffer, pa.Buffer] | None: ...
     def images(
-        self, events: Any, steps_before: Sequence[tuple[str, int, int]], steps_after: Sequence[tuple[str, int, int]]
-    ) -> (
-        tuple[list[Filled | None] | None, list[Filled | None] | None, tuple[pa.Buffer, int] | None, tuple[pa.Buffer, int] | None]
-        | None
-    ): ...
+        self, events: Any, steps_before: Steps, steps_after: Steps, zeros: bool, schema: pa.Schema
+    ) -> pa.RecordBatch | None: ...
+    def rows(
+        self,
+        events: Any,
+        steps_before: Steps,
+        steps_after: Steps,
+        zeros: bool,
+        numbers: Any,
+        sequences: Any,
+        ops: bytes,
+        database: bytes,
+        table: bytes,
+        schema: pa.Schema,
+    ) -> pa.RecordBatch | None: ...
 
 class EventWriter:
     def __init__(
@@ -51,8 +55,6 @@ class EventReader:
     def event(self, payload: Any, sequence: int) -> Any: ...
     def events(self, payloads: Iterable[Any], sequences: Iterable[int]) -> Iterator[Any]: ...
 
-def text_ends(width: int, rows: int) -> pa.Buffer | None: ...
-def repeated(text: bytes, rows: int) -> pa.Buffer: ...
 def pack(value: Any, packed: type) -> bytes | None: ...
 def head(payload: Any, header: type, unpack: Any) -> tuple[Any, bytes | None, int] | None: ...
 def split(payload: Any, header: type, unpack: Any, packed: type) -> tuple[Any, bytes | None, Any] | None: ...

@@ -7,7 +7,7 @@ must hold here is: what it does read is what the reference reads.
 
     text.pxi   UTF-8 as a str
     read.pxi   MessagePack, one value at a time, each against the end of its event
-    memory.pxi buffers of Arrow's, to be filled
+    arrow.pxi  arrays in Arrow's memory, made together
     fill.pxi   one value -> one place in a column
     values.pxi rows as Python values, for who wants those
     index.pxi  Index: the headers of a run of events as records; the rows of some of them as columns
@@ -44,7 +44,7 @@ from libc.string cimport memcmp, memcpy, memset
 include "utf8.pxi"
 include "text.pxi"
 include "read.pxi"
-include "memory.pxi"
+include "arrow.pxi"
 include "fill.pxi"
 include "values.pxi"
 include "index.pxi"

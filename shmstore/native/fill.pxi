@@ -24,6 +24,7 @@ _KINDS = {
 cdef enum:
     MAX_BYTES = 0x7FFFFFFF  # of a column's text: offsets are int32
     WIDEST = 64             # bytes of text that are copied without a call; `text` has as many to spare
+    OWN_BUFFER = 1 << 14    # bytes of text that have a buffer of their own, which can grow, and give back what was too much
     UNCHECKED = 4096        # bytes of text that are checked together, while they are in the processor's cache
 
 cdef extern from *:
@@ -49,12 +50,13 @@ cdef struct Column:
     int64_t rows
     int64_t nulls
     int64_t zeros    # zero dates among them
-    PyObject* valid_buffer  # whose memory `valid`, `values` and `text` are
-    PyObject* values_buffer
-    PyObject* text_buffer   # NULL: there was no text yet
+    PyObject* made         # Arrays, which have its memory
+    PyObject* text_buffer  # whose memory `text` is; NULL: also that of `made`
 
 
-cdef int begin_column(Column* column, tuple step, int64_t rows, size_t most, const uint8_t* there, int64_t absent) except -1:
+cdef int begin_column(
+    Column* column, tuple step, int64_t rows, size_t most, const uint8_t* there, int64_t absent, Arrays made
+) except -1:
     """Make a column of `rows` rows; each is to be filled, in order, with no more than `most` bytes of text. `step`: (kind, a, b). `there` has a bit for
     each row that is; the others, `absent`, are NULL already, and `fill_absent` is all that they want. NULL: all are there.
     """
@@ -78,8 +80,9 @@ cdef int begin_column(Column* column, tuple step, int64_t rows, size_t most, con
         for i in range(a):
             column.limit = column.limit * 10
     cdef size_t bits = (rows + 7) // 8, sized = column.kind >= TEXT
-    column.valid_buffer = owned(bits, <void**>&column.valid)
-    column.values_buffer = owned((rows + sized) * column.width, <void**>&column.values)
+    column.made = <PyObject*>made
+    column.valid = made.memory(bits)
+    column.values = made.memory((rows + sized) * column.width)
     if there == NULL:
         memset(column.valid, 0xFF, bits)
     else:
@@ -92,39 +95,24 @@ cdef int begin_column(Column* column, tuple step, int64_t rows, size_t most, con
     return 0
 
 
-cdef PyObject* owned(size_t size, void** data, bint grows=False) except NULL:
-    """As `buffer_of`; the caller has a reference, in C."""
-    buffer = buffer_of(size, data, grows)
-    Py_INCREF(buffer)
-    return <PyObject*>buffer
-
-
 cdef void end_column(Column* column) noexcept:
-    Py_CLEAR(column.valid_buffer)
-    Py_CLEAR(column.values_buffer)
     Py_CLEAR(column.text_buffer)
 
 
-cdef object taken(Column* column):
-    """The column as (NULLs, zero dates, bits or None, values, text or None), the last three as pyarrow.Buffer; None where it was skipped."""
-    cdef void* nothing
-    if column.kind == SKIP:
-        return None
-    text = None
-    if column.kind >= TEXT:
-        if column.text_buffer == NULL:
-            text = buffer_of(0, &nothing)
-        else:
-            # What the first rows said may have been too much, and the column may be kept for long.
-            text = <object>column.text_buffer
-            text.resize(column.size, column.capacity > column.size + column.size // 4)
-    return (
-        column.nulls,
-        column.zeros,
-        <object>column.valid_buffer if column.nulls else None,
-        <object>column.values_buffer,
-        text,
+cdef int give_column(Column* column, ArrowArray* array) except -1:
+    """Make `array` of a column that was filled."""
+    if column.text_buffer != NULL:
+        # What the first rows said may have been too much, and the column may be kept for long.
+        buffer = <object>column.text_buffer
+        buffer.resize(column.size, column.capacity > column.size + column.size // 4)
+        column.text = <uint8_t*><uintptr_t>buffer.address
+        (<Arrays>column.made).buffers.append(buffer)
+    set_array(
+        array, column.rows, column.nulls, column.valid if column.nulls else NULL, column.values,
+        column.values if column.text == NULL else column.text,  # of no bytes, but Arrow wants a place
+        3 if column.kind >= TEXT else 2,
     )
+    return 0
 
 
 cdef inline void fill_absent(Column* column, int64_t row, int64_t rows) noexcept nogil:
@@ -244,12 +232,21 @@ cdef bint _grow_text(Column* column, int64_t row, size_t size) noexcept with gil
     cdef size_t wanted = column.size + size
     cdef double all_rows = 1.05 * <double>wanted / (row + 1) * column.rows
     cdef size_t capacity = max(wanted + wanted // 4, <size_t>min(all_rows, <double>column.most))
+    cdef uint8_t* grown
     try:
-        if column.text_buffer == NULL:
-            column.text_buffer = owned(capacity + WIDEST, <void**>&column.text, True)
-        else:
+        if column.text_buffer != NULL:
             (<object>column.text_buffer).resize(capacity + WIDEST, False)
             column.text = <uint8_t*><uintptr_t>(<object>column.text_buffer).address
+        else:
+            if capacity + WIDEST < OWN_BUFFER:
+                grown = (<Arrays>column.made).memory(capacity + WIDEST)
+            else:
+                buffer = buffer_of(capacity + WIDEST, <void**>&grown, True)
+                Py_INCREF(buffer)
+                column.text_buffer = <PyObject*>buffer
+            if column.size:
+                memcpy(grown, column.text, column.size)
+            column.text = grown
     except MemoryError:
         return False
     column.capacity = capacity
@@ -260,7 +257,7 @@ cdef inline bint _append(Column* column, int64_t row, const uint8_t* at, size_t 
     cdef uint8_t* to
     if column.size + size > MAX_BYTES:
         return False
-    if (column.size + size > column.capacity or column.text_buffer == NULL) and not _grow_text(column, row, size):
+    if (column.size + size > column.capacity or column.text == NULL) and not _grow_text(column, row, size):
         return False
     to = column.text + column.size
     if size <= 16 and end - at >= 16:

@@ -166,56 +166,127 @@ cdef class Index:
             found.append(chosen.slice(first * 8, (count - first) * 8))
         return found
 
-    def spread(self, events, values):
-        """What `values` (int64, one for each event of the index) has for each of `events`, once for each of its rows."""
-        cdef Numbers chosen = Numbers(events), each = Numbers(values)
-        cdef Py_ssize_t n
-        cdef int64_t rows = 0
+    cdef int64_t rows_of(self, Numbers chosen):
+        """How many rows `chosen` have; -1 where it cannot be: one has none, or more than the bytes that are there (a row takes one at least), or all
+        have too many. No memory is taken for rows that are not there.
+        """
         cdef Record* record
-        self.check(chosen)
-        if each.count != self.count:
-            raise ValueError("one value for each event")
+        cdef int64_t rows = 0
+        cdef Py_ssize_t n
         for n in range(chosen.count):
             record = &self.records_at[chosen.at[n]]
-            if not 0 <= record.rows <= record.end - record.body:
-                raise ValueError(f"{record.rows} rows in {record.end - record.body} bytes")
+            if not 0 < record.rows <= min(record.end - record.body, <int64_t>MAX_ROW):
+                return -1
             rows += record.rows
-        cdef int64_t* at
-        found = buffer_of(rows * 8, <void**>&at)
-        for n in range(chosen.count):
-            record = &self.records_at[chosen.at[n]]
-            put_times(at, each.at[chosen.at[n]], record.rows)
-            at += record.rows
-        return found
+            if rows > MAX_ROW:
+                return -1
+        return rows
 
-    def transactions(self, events):
-        """The transaction of each row of `events`: (int32 offsets, text). None where it is no text, or too much."""
+    def images(self, events, steps_before, steps_after, zeros, schema):
+        """The rows of `events`, all of them of one table: a RecordBatch of two structs of `schema`, the images before and after. Each has the columns
+        that are not skipped, all of them NULL where a row has no such image.
+
+        Steps: (kind, a, b) for each column of the table. `zeros`: whether a date that does not exist may become NULL. None where anything is not as it
+        should be, or an image lacks columns.
+        """
         cdef Numbers chosen = Numbers(events)
         self.check(chosen)
-        return self.texts(chosen, False)
+        cdef int64_t rows = self.rows_of(chosen)
+        if rows < 0:
+            return None
+        cdef Arrays made = Arrays(2 + 2 * len(steps_after))
+        cdef ArrowArray* both = made.children(&made.root, 2)
+        return made.batch(rows, schema) if self.set_images(made, both, chosen, rows, steps_before, steps_after, zeros) else None
 
-    cdef object texts(self, Numbers chosen, bint files):
-        """The file, or the transaction, of each row, as `transactions` gives it."""
-        cdef Py_ssize_t i, rows = 0, k
-        cdef int64_t size = 0, each
+    def rows(self, events, steps_before, steps_after, zeros, numbers, sequences, bytes ops, bytes database, bytes table, schema):
+        """The rows of `events`, all of them of `table`, as a RecordBatch of `schema`: op, database, table, before, after, ts_ms, server_id, file, offset,
+        seq, row, transaction; before and after as in `images`. None where anything is not as it should be.
+
+        `op` is the character that `ops` has for the event's type. `seq` is what `sequences` has for the event (int64, one for each event of the index); or,
+        where that is None, text of `SEQ_WIDTH` characters that sorts as the rows do: in lower-case hex, each cut to its digits, the number of
+        the file (`numbers` has one for each of `files`), the end of the event, its number in the transaction, and the row.
+        """
+        cdef Numbers chosen = Numbers(events)
+        cdef Numbers file_numbers = None if numbers is None else Numbers(numbers), own = None if sequences is None else Numbers(sequences)
+        cdef Record* record
+        cdef Py_ssize_t n
+        cdef int64_t k
+        self.check(chosen)
+        if (file_numbers is None) == (own is None):
+            raise ValueError("numbers of the files, or sequences of the events")
+        if len(ops) < 256 or (file_numbers is not None and file_numbers.count < len(self.files)):
+            raise ValueError("one number for each file, one op for each type")
+        if own is not None and own.count != self.count:
+            raise ValueError("one value for each event")
+        cdef int64_t rows = self.rows_of(chosen)
+        if rows < 0 or rows > MAX_BYTES // SEQ_WIDTH:
+            return None
+        for n in range(chosen.count):
+            if self.records_at[chosen.at[n]].sql_size:
+                return None
+        cdef Arrays made = Arrays(12 + 2 * len(steps_after))
+        cdef ArrowArray* columns = made.children(&made.root, 12)
+        if not self.set_images(made, columns + 3, chosen, rows, steps_before, steps_after, zeros):
+            return None
+        cdef uint8_t* op = made.memory(rows)
+        cdef int64_t* time = <int64_t*>made.memory(rows * 8)
+        cdef int64_t* server = <int64_t*>made.memory(rows * 8)
+        cdef int64_t* offset = <int64_t*>made.memory(rows * 8)
+        cdef int32_t* row = <int32_t*>made.memory(rows * 4)
+        cdef uint8_t* seq = made.memory(rows * (SEQ_WIDTH if own is None else 8))
+        set_text(columns, rows, widths(made, rows, 1), op)
+        set_array(columns + 5, rows, 0, NULL, time, NULL, 2)
+        set_array(columns + 6, rows, 0, NULL, server, NULL, 2)
+        set_array(columns + 8, rows, 0, NULL, offset, NULL, 2)
+        set_array(columns + 10, rows, 0, NULL, row, NULL, 2)
+        if own is None:
+            set_text(columns + 9, rows, widths(made, rows, SEQ_WIDTH), seq)
+        else:
+            set_array(columns + 9, rows, 0, NULL, seq, NULL, 2)
+        cdef const uint8_t* letters = <const uint8_t*>PyBytes_AS_STRING(ops)
+        for n in range(chosen.count):
+            record = &self.records_at[chosen.at[n]]
+            put_times(time, record.time, record.rows)
+            put_times(server, record.server, record.rows)
+            put_times(offset, record.offset, record.rows)
+            memset(op, letters[record.type], record.rows)
+            for k in range(record.rows):
+                row[k] = <int32_t>(record.row + k)
+            if own is None:
+                put_seqs(seq, file_numbers.at[record.file], record)
+                seq += record.rows * SEQ_WIDTH
+            else:
+                put_times(<int64_t*>seq, own.at[chosen.at[n]], record.rows)
+                seq += record.rows * 8
+            op += record.rows
+            time += record.rows
+            server += record.rows
+            offset += record.rows
+            row += record.rows
+        if not set_same(made, columns + 1, rows, database) or not set_same(made, columns + 2, rows, table):
+            return None
+        if not (set_same(made, columns + 7, rows, self.names[0]) if len(self.names) == 1 else self.set_texts(made, columns + 7, chosen, rows, True)):
+            return None
+        return made.batch(rows, schema) if self.set_texts(made, columns + 11, chosen, rows, False) else None
+
+    cdef bint set_texts(self, Arrays made, ArrowArray* array, Numbers chosen, int64_t rows, bint files) except -1:
+        """The file, or the transaction, of each row; False where it is no text, or too much."""
+        cdef Py_ssize_t i
+        cdef int64_t size = 0, each, k
         cdef Record* record
         cdef const uint8_t* source
         cdef bytes name
-        cdef int32_t* offset
-        cdef uint8_t* text
-        cdef uint8_t* at
         for i in range(chosen.count):
             record = &self.records_at[chosen.at[i]]
             each = PyBytes_GET_SIZE(<bytes>self.names[record.file]) if files else record.transaction_size
-            if not 0 <= record.rows <= record.end - record.body or each > MAX_BYTES:
-                return None  # a row takes a byte at least: no memory for rows that cannot be there
-            rows += record.rows
+            if each > MAX_BYTES or record.rows * each > MAX_BYTES - size:
+                return False
             size += record.rows * each
-            if size > MAX_BYTES or rows > MAX_ROW:
-                return None
-        starts = buffer_of((rows + 1) * 4, <void**>&offset)
-        found = buffer_of(size, <void**>&text)
-        offset[0], at = 0, text
+        cdef int32_t* offset = <int32_t*>made.memory((rows + 1) * 4)
+        cdef uint8_t* text = made.memory(max(1, size))
+        cdef uint8_t* at = text
+        set_text(array, rows, offset, text)
+        offset[0] = 0
         for i in range(chosen.count):
             record = &self.records_at[chosen.at[i]]
             if files:
@@ -228,138 +299,83 @@ cdef class Index:
                 if k == 0 and not files:
                     source = at  # the memory of a store may change: what was looked at is copied
                     if not is_utf8(source, each):
-                        return None
+                        return False
                 at += each
                 offset += 1
                 offset[0] = <int32_t>(at - text)
-        return starts, found
+        return True
 
-    def positions(self, events, numbers, bytes ops):
-        """What says where the rows of `events` are and what they are: (seq, op, file, offset, time, server, row), a value a row.
-
-        `seq` is text of `SEQ_WIDTH` characters that sorts as the rows do: in lower-case hex, each cut to its digits, the
-        number of the file (`numbers` has one for each of `files`), the end of the event, its number in the transaction, and the
-        row; None where `numbers` is. `op` is the character that `ops` has for the event's type. file is as `transactions` gives text, None where
-        there is one file. offset, time and server are int64, row is int32. None where that is not all: an event without rows, or with a statement.
-        """
-        cdef Numbers chosen = Numbers(events), file_numbers = None if numbers is None else Numbers(numbers)
-        cdef Py_ssize_t n
-        cdef int64_t rows = 0
-        cdef Record* record
-        self.check(chosen)
-        if (file_numbers is not None and file_numbers.count < len(self.files)) or len(ops) < 256:
-            raise ValueError("one number for each file, one op for each type")
-        for n in range(chosen.count):
-            record = &self.records_at[chosen.at[n]]
-            if record.sql_size or not 0 < record.rows <= record.end - record.body:
-                return None  # a row takes a byte at least: no memory for rows that cannot be there
-            rows += record.rows
-        if rows > MAX_BYTES // SEQ_WIDTH:
-            return None
-        cdef uint8_t* seq = NULL
-        cdef uint8_t* op
-        cdef int64_t* offset
-        cdef int64_t* time
-        cdef int64_t* server
-        cdef int32_t* row
-        cdef int64_t k
-        seqs = None if file_numbers is None else buffer_of(rows * SEQ_WIDTH, <void**>&seq)
-        found = buffer_of(rows, <void**>&op), buffer_of(rows * 8, <void**>&offset), buffer_of(rows * 8, <void**>&time), \
-            buffer_of(rows * 8, <void**>&server), buffer_of(rows * 4, <void**>&row)
-        cdef const uint8_t* letters = <const uint8_t*>PyBytes_AS_STRING(ops)
-        for n in range(chosen.count):
-            record = &self.records_at[chosen.at[n]]
-            if seqs is not None:
-                put_seqs(seq, file_numbers.at[record.file], record)
-                seq += record.rows * SEQ_WIDTH
-            put_times(offset, record.offset, record.rows)
-            put_times(time, record.time, record.rows)
-            put_times(server, record.server, record.rows)
-            memset(op, letters[record.type], record.rows)
-            for k in range(record.rows):
-                row[k] = <int32_t>(record.row + k)
-            op += record.rows
-            offset += record.rows
-            time += record.rows
-            server += record.rows
-            row += record.rows
-        files = None if len(self.files) == 1 else self.texts(chosen, True)
-        if files is None and len(self.files) != 1:
-            return None
-        return seqs, found[0], files, *found[1:]
-
-    def images(self, events, steps_before, steps_after):
-        """The rows of `events`, all of them of one table: (columns before, columns after), each None where no row has that image; and for each
-        (a bit a row that says whether that row has it, how many have it not), None where all have it, or none.
-
-        Steps: (kind, a, b) for each column of the table. A column is as `taken` gives it; rows without the image are
-        NULL in all columns. None where anything is not as it should be, or an image lacks columns.
-        """
-        cdef Numbers chosen = Numbers(events)
+    cdef bint set_images(
+        self, Arrays made, ArrowArray* both, Numbers chosen, int64_t rows, list steps_before, list steps_after, bint zeros
+    ) except -1:
+        """Both images, as `images` has them; False where that cannot be."""
         cdef int width = len(steps_after), i
-        cdef int64_t rows = 0
         cdef Py_ssize_t n
         cdef int64_t some = 0, every = BEFORE | AFTER
         cdef size_t most = 0
         cdef bint good
         cdef Record* record
-        self.check(chosen)
         if len(steps_before) != width:
             raise ValueError("one step for each column, before and after")
         for n in range(chosen.count):
             record = &self.records_at[chosen.at[n]]
-            if record.rows > MAX_ROW or record.rows * width > record.end - record.body:
-                return None  # a value takes a byte at least: no memory for rows that cannot be there
-            rows += record.rows
+            if record.rows * width > record.end - record.body:
+                return False  # a value takes a byte at least
             most += record.end - record.body
             some |= record.images
             every &= record.images
-        if rows > MAX_ROW:
-            return None
         cdef Column* columns = <Column*>calloc(max(1, 2 * width), sizeof(Column))
         if columns == NULL:
             raise MemoryError(f"no memory for {width} columns")
         cdef Column* before = columns if some & BEFORE else NULL
         cdef Column* after = columns + width if some & AFTER else NULL
-        cdef uint8_t* before_there = NULL
-        cdef uint8_t* after_there = NULL
-        cdef int64_t before_absent = 0, after_absent = 0
         try:
-            bits_before = self.there(chosen, rows, BEFORE, &before_there, &before_absent) if some & ~every & BEFORE else None
-            bits_after = self.there(chosen, rows, AFTER, &after_there, &after_absent) if some & ~every & AFTER else None
-            for i in range(width):
-                if before != NULL:
-                    begin_column(&before[i], steps_before[i], rows, most, before_there, before_absent)
-                if after != NULL:
-                    begin_column(&after[i], steps_after[i], rows, most, after_there, after_absent)
+            self.begin_image(made, both, before, chosen, rows, BEFORE, every, most, steps_before)
+            self.begin_image(made, both + 1, after, chosen, rows, AFTER, every, most, steps_after)
             with nogil:
                 good = self.fill(chosen, before, after, width)
             if not good:
-                return None
-            return (
-                None if before == NULL else [taken(&before[i]) for i in range(width)],
-                None if after == NULL else [taken(&after[i]) for i in range(width)],
-                None if bits_before is None else (bits_before, before_absent),
-                None if bits_after is None else (bits_after, after_absent),
-            )
+                return False
+            if not zeros:
+                for i in range(2 * width):
+                    if columns[i].zeros:
+                        return False
+            give_image(made, both, before, rows, steps_before)
+            give_image(made, both + 1, after, rows, steps_after)
+            return True
         finally:
             for i in range(2 * width):
                 end_column(&columns[i])
             free(columns)
 
-    cdef object there(self, Numbers chosen, int64_t rows, int64_t image, uint8_t** bits, int64_t* absent):
-        """A buffer with a bit for each row that has `image`; and how many have it not."""
+    cdef int begin_image(
+        self, Arrays made, ArrowArray* image, Column* columns, Numbers chosen, int64_t rows, int64_t which, int64_t every, size_t most, list steps
+    ) except -1:
+        """Begin the `columns` of an image, and the struct of them; NULL: no row has it."""
+        cdef uint8_t* there = NULL
+        cdef int64_t absent = 0
+        cdef int i
+        if columns == NULL or not every & which:
+            there = made.memory((rows + 7) // 8)
+            absent = self.absent(there, chosen, rows, which)
+        set_array(image, rows, absent, there, NULL, NULL, 1)
+        if columns != NULL:
+            for i in range(len(steps)):
+                begin_column(&columns[i], steps[i], rows, most, there, absent, made)
+        return 0
+
+    cdef int64_t absent(self, uint8_t* there, Numbers chosen, int64_t rows, int64_t image) noexcept:
+        """How many rows have not that image; `there` gets a bit for each row that has it."""
         cdef Record* record
         cdef Py_ssize_t n
-        cdef int64_t at = 0, k
-        found = buffer_of((rows + 7) // 8, <void**>bits)
-        memset(bits[0], 0xFF, (rows + 7) // 8)
+        cdef int64_t at = 0, k, found = 0
+        memset(there, 0xFF, (rows + 7) // 8)
         for n in range(chosen.count):
             record = &self.records_at[chosen.at[n]]
             if not record.images & image:
                 for k in range(at, at + record.rows):
-                    bits[0][k >> 3] &= ~(1 << (k & 7))
-                absent[0] += record.rows
+                    there[k >> 3] &= ~(1 << (k & 7))
+                found += record.rows
             at += record.rows
         return found
 
@@ -405,28 +421,51 @@ cdef bint texts_checked(Column* columns, int width) noexcept nogil:
     return True
 
 
-def text_ends(int64_t width, int64_t rows):
-    """Where each of `rows` texts of `width` bytes begins, and the last one ends, int32; None where they are too many."""
-    if not 0 <= rows <= MAX_ROW or not 0 <= width <= MAX_BYTES or rows * width > MAX_BYTES:
-        return None
-    cdef int32_t* ends
+cdef int give_image(Arrays made, ArrowArray* image, Column* columns, int64_t rows, list steps) except -1:
+    """Make the children of an image's struct: those of `columns` that are not skipped. NULL: no row has it."""
+    cdef int i
+    cdef uint8_t* nothing
+    cdef ArrowArray* child = made.children(image, len([None for step in steps if step[0] != "skip"]))
+    if columns == NULL:
+        nothing = made.memory((rows + 1) * 16)  # enough for values of every width, and all children have the same
+        memset(nothing, 0, (rows + 1) * 16)
+    for i in range(len(steps)):
+        if steps[i][0] == "skip":
+            continue
+        if columns != NULL:
+            give_column(&columns[i], child)
+        else:
+            set_array(child, rows, rows, image.buffers[0], nothing, nothing, 3 if _KINDS[steps[i][0]] >= TEXT else 2)
+        child += 1
+    return 0
+
+
+cdef void set_text(ArrowArray* array, int64_t rows, const int32_t* offsets, const uint8_t* text) noexcept:
+    """A column of text, of no NULL."""
+    set_array(array, rows, 0, NULL, offsets, text, 3)
+
+
+cdef int32_t* widths(Arrays made, int64_t rows, int64_t width) except NULL:
+    """Where each of `rows` texts of `width` bytes begins, and the last one ends."""
+    cdef int32_t* ends = <int32_t*>made.memory((rows + 1) * 4)
     cdef int64_t i
-    found = buffer_of((rows + 1) * 4, <void**>&ends)
     for i in range(rows + 1):
         ends[i] = <int32_t>(i * width)
-    return found
+    return ends
 
 
-def repeated(bytes text, int64_t rows):
-    """`text`, `rows` times over; as many as `text_ends` allows."""
+cdef bint set_same(Arrays made, ArrowArray* array, int64_t rows, bytes text) except -1:
+    """`text` for each row; False where that is too much."""
     cdef int64_t width = PyBytes_GET_SIZE(text), i
-    if not 0 <= rows <= MAX_ROW or rows * width > MAX_BYTES:
-        raise ValueError(f"{rows} times {width} bytes")
-    cdef uint8_t* at
-    found = buffer_of(rows * width, <void**>&at)
+    cdef const uint8_t* source = <const uint8_t*>PyBytes_AS_STRING(text)
+    if rows * width > MAX_BYTES:
+        return False
+    cdef uint8_t* at = made.memory(max(1, rows * width))
+    set_text(array, rows, widths(made, rows, width), at)
     for i in range(rows):
-        memcpy(at + i * width, PyBytes_AS_STRING(text), width)
-    return found
+        memcpy(at, source, width)
+        at += width
+    return True
 
 
 cdef inline void put_times(int64_t* at, int64_t value, int64_t times) noexcept nogil:

@@ -24,8 +24,18 @@ from shmstore.consumer.spark.decode.lineage import Names, places_in
 from shmstore.consumer.spark.decode.schema import SOURCE_TYPE, arrow_schema, schema_of
 from shmstore.consumer.spark.decode.variant import variant_array
 from shmstore.consumer.spark.options import SourceOptions
-from shmstore.encoding.arrow import Events, RowPositions, arrow_type, fit, widens
-from shmstore.encoding.arrow_rows import OPS, Spread, StoredEvents, index_events, partial_reads, read_rows, runs, stored_positions
+from shmstore.encoding.arrow import Events, arrow_type, fit, widens
+from shmstore.encoding.arrow_rows import (
+    OPS,
+    RowPositions,
+    Spread,
+    StoredEvents,
+    index_events,
+    partial_reads,
+    read_rows,
+    runs,
+    stored_positions,
+)
 from shmstore.encoding.codec import Header, decode_schema
 from shmstore.event import EntryType, TableSchema
 from shmstore.sql.names import folded, places_of
@@ -193,12 +203,15 @@ class Decoder:
         mapping = self._mapping(events, run, table, plan, names)
         image, key = self.schema.field("after").type, self.schema.field("pk").type
         own = pa.struct([field.with_type(_read_as(table, i, field.type)) for i, field in zip(mapping, image, strict=True)])
-        positions, *images = read_rows(events, run, table, mapping, own, zero_dates=self.options.zero_dates)
-        before, after = images if own == image else [_planned(one, table, mapping, image) for one in images]
+        op, database, name, before, after, time, server, file, offset, seq, row, transaction = read_rows(
+            events, run, table, mapping, own, zero_dates=self.options.zero_dates
+        ).columns
+        if own != image:
+            before, after = (_planned(one, table, mapping, image) for one in (before, after))
         count = len(after)
         keys = _keys(before, after, plan.primary_key, key) if plan.primary_key else pa.nulls(count, key)
-        names = pa.repeat(table.database, count), pa.repeat(table.table, count)
-        return self._batch(positions, *names, (before, after, keys), pa.nulls(count, pa.string()))
+        positions = RowPositions(seq, op, file, offset, time, server, row, transaction)
+        return self._batch(positions, database, name, (before, after, keys), pa.nulls(count, pa.string()))
 
     def _stored(
         self, events: Events | StoredEvents, run: NDArray[np.int64], tables: Sequence[TableSchema | None]

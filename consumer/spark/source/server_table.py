@@ -82,5 +82,5 @@ def rows_of(table: PartedTable, part: int, zero_dates: str) -> Iterator[pa.Recor
     image, mapping = pa.struct(list(fields)), list(range(len(fields)))
     for raw, ends in table.read(part):
         events = index_events(raw, ends)
-        after = read_rows(events, np.arange(len(ends)), schema, mapping, image, zero_dates=zero_dates).after
+        after = read_rows(events, np.arange(len(ends)), schema, mapping, image, zero_dates=zero_dates).column("after")
         yield pa.RecordBatch.from_arrays(after.flatten(), schema=fields)

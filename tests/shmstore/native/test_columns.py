@@ -6,6 +6,7 @@ import gc
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,17 @@ import pytest
 
 from shmstore import EntryType, EventType, StoreCorrupt, TableSchema
 from shmstore.encoding import arrow
-from shmstore.encoding.arrow import arrow_type, read_events, repeated
-from shmstore.encoding.arrow_rows import StoredEvents, typed_runs
+from shmstore.encoding.arrow import Events, arrow_type, plan_of, read_events
+from shmstore.encoding.arrow_rows import StoredEvents, read_rows, typed_runs
 from shmstore.encoding.arrow_table import TableOptions, read_table
-from shmstore.encoding.codec import encode_schema
+from shmstore.encoding.codec import decode_schema, encode_schema
 from tests.shmstore.samples import BAD_UTF8
 from tests.shmstore.tables import ALL, NARROW, other_event, random_events, row, rows_event
 
 pytestmark = pytest.mark.skipif(not arrow.COMPILED, reason="no compiled columns here")
 
 Outcome = pa.Table | tuple[type, str]
+SWAPPED = pa.struct([("text", pa.string()), ("number", pa.int32())])
 REFUSALS = {StoreCorrupt, arrow.ZeroDate, arrow.PartialImage, ValueError}
 
 
@@ -81,6 +83,16 @@ def direct(payloads: Sequence[bytes], table: TableSchema = ALL, zero_dates: str 
         return None
     chosen = np.flatnonzero(events.records["rows"])
     return events.images(chosen, table, [arrow_type(column) for column in table.columns], zero_dates)
+
+
+def direct_rows(
+    events: Events, run: Sequence[int], seqs: Any = (1,), ops: bytes = bytes(range(256)), table: TableSchema = NARROW
+) -> pa.RecordBatch | None:
+    """The rows by compiled code alone, of events of `NARROW`."""
+    types = [arrow_type(column) for column in table.columns]
+    plan = plan_of(table, types, types)
+    assert plan is not None
+    return events.rows(np.array(run), table, plan, "error", ops, seqs)
 
 
 def test_every_type_and_kind_of_event(seed: int, both: Callable[..., Outcome]) -> None:
@@ -307,25 +319,20 @@ def test_events_that_are_not_there() -> None:
     events = read_events(*join(payloads))
     assert events is not None
     for number in (-1, 4, 2**40):
-        chosen = np.array([0, number])
         with pytest.raises(IndexError):
-            events.transactions(chosen)
+            direct_rows(events, [0, number])
         with pytest.raises(IndexError):
-            events.spread(chosen, np.arange(4))
-        with pytest.raises(IndexError):
-            events.positions(chosen, [1], bytes(256))
-        with pytest.raises(IndexError):
-            events.images(chosen, NARROW, [pa.int32(), pa.string()], "error")
+            events.images(np.array([0, number]), NARROW, [pa.int32(), pa.string()], "error")
     for numbers, ops in (([], bytes(256)), ([1], b"c")):
         with pytest.raises(ValueError, match="one number for each file"):
-            events.positions(np.array([0]), numbers, ops)
+            direct_rows(events, [0], numbers, ops)
     for values in (np.arange(3), np.arange(5)):
         with pytest.raises(ValueError, match="one value for each event"):
-            events.spread(np.array([0]), values)
+            direct_rows(events, [0], values)
 
 
-def test_runs_and_what_is_spread_over_their_rows(seed: int) -> None:
-    """Events with rows are cut into the same runs as by the reference, of any size; a value for each event comes once for each of its rows."""
+def test_runs_and_their_rows(seed: int) -> None:
+    """Events with rows are cut into the same runs as by the reference, of any size, and have the same rows; `seq` is the event's number, or text."""
     chance = random.Random(seed)
     other = NARROW._replace(table="other")
     for _ in range(20):
@@ -342,25 +349,33 @@ def test_runs_and_what_is_spread_over_their_rows(seed: int) -> None:
             found = typed_runs(events, most, partial=True)
             assert [run.tolist() for run in found] == [run.tolist() for run in typed_runs(reference, most, partial=True)]
             for run in found:
-                assert events.spread(run, numbers).equals(reference.spread(run, numbers))
-                transactions = [header.transaction for header, _ in reference.stored(run)]
-                assert events.transactions(run).to_pylist() == np.repeat(transactions, events.records["rows"][run]).tolist()
+                table = decode_schema(events.schemas[events.records["schema"][run[0]]])
+                for sequences in (numbers, None):
+                    rows = [
+                        read_rows(way, run, table, [1, 0], SWAPPED, zero_dates="error", sequences=sequences)
+                        for way in (events, reference)
+                    ]
+                    assert rows[0].equals(rows[1])
+                assert direct_rows(events, run, numbers, table=table) is not None
     assert typed_runs(read_events(*join([other_event(0, EntryType.BEGIN)])), 5, partial=True) == []
 
 
-def test_texts_that_are_all_the_same() -> None:
-    """A text for each row, of any size; more than a column can have are refused before memory is taken."""
-    for text in ("", "a", "数据", "x" * 64, "y" * 1000):
-        for rows in (0, 1, 2, 1000):
-            found = repeated(text, rows)
-            found.validate(full=True)
-            assert found.to_pylist() == [text] * rows
-    native = pytest.importorskip("shmstore.native.columns")
-    for width, rows in ((2, 2**30), (2**31, 1), (1, -1), (-1, 1), (0, 2**31)):
-        assert native.text_ends(width, rows) is None
-    for rows in (-1, 2**30):
-        with pytest.raises(ValueError, match="times"):
-            native.repeated(b"ab", rows)
+def test_names_of_any_size() -> None:
+    """Each row has the names of its table; more text than a column can have is left to the reference before memory is taken."""
+    cells = [[i, None] for i in range(2048)]
+    for name in ("", "a", "数据", "x" * 64, "y" * 1000):
+        table = NARROW._replace(database=name, table=name[::-1])
+        events = read_events(*join([rows_event(0, EventType.INSERT, None, cells, table)]))
+        assert events is not None
+        rows = direct_rows(events, [0], table=table)
+        assert rows is not None
+        rows.validate(full=True)
+        assert rows["database"].to_pylist() == [name] * 2048
+        assert rows["table"].to_pylist() == [name[::-1]] * 2048
+    before = pa.total_allocated_bytes()
+    for table in (NARROW._replace(database="x" * (1 << 20)), NARROW._replace(table="x" * (1 << 20))):
+        assert direct_rows(events, [0], table=table) is None
+    assert pa.total_allocated_bytes() == before
 
 
 def test_rows_that_claim_much_memory_get_none() -> None:
@@ -371,9 +386,8 @@ def test_rows_that_claim_much_memory_get_none() -> None:
     events = read_events(*join([payload]))
     assert events is not None
     assert events.images(np.array([0]), wide, [pa.int8()] * 4000, "error") is None
-    assert (
-        events._index.images(np.array([0]), [("no such column", 0, 0)] * 4000, [("no such column", 0, 0)] * 4000) is None
-    )  # not one was begun
+    steps = [("no such column", 0, 0)] * 4000
+    assert events._index.images(np.array([0]), steps, steps, False, pa.schema([])) is None  # not one was begun
 
 
 def test_columns_are_in_arrows_memory(seed: int) -> None:
@@ -390,6 +404,47 @@ def test_columns_are_in_arrows_memory(seed: int) -> None:
     for _ in range(20):
         assert not isinstance(outcome(refused), pa.Table)
     gc.collect()
+    assert pa.total_allocated_bytes() == before
+
+
+def test_arrays_that_are_kept_for_longer(seed: int) -> None:
+    """An array of a table is right, and keeps its memory, after the table went; it may go in another thread, and last."""
+    payloads = random_events(random.Random(seed), 200)
+    gc.collect()
+    before = pa.total_allocated_bytes()
+    kept: list[pa.Array] = []
+    wanted: list[list[Any]] = []
+    for i in range(8):
+        table = outcome(payloads)
+        assert isinstance(table, pa.Table)
+        column = table.combine_chunks().column(i % 4) if i % 2 else table.column(4).chunk(0).field(i)
+        kept.append(column)
+        wanted.append(column.to_pylist())
+    del table, column
+    for other in range(20):
+        assert isinstance(outcome(payloads[other:]), pa.Table)  # memory that went is used again
+    assert [column.to_pylist() for column in kept] == wanted
+    assert pa.total_allocated_bytes() > before
+    threads = [threading.Thread(target=kept.pop) for _ in range(len(kept))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gc.collect()
+    assert pa.total_allocated_bytes() == before
+
+
+def test_a_batch_that_is_refused_leaves_no_memory() -> None:
+    """Where Arrow does not take the arrays, as their schema is another, they are given back."""
+    events = read_events(*join([rows_event(0, EventType.INSERT, None, [[1, "a"]] * 5000, NARROW)]))
+    assert events is not None
+    before = pa.total_allocated_bytes()
+    steps = [("int", 4, 0), ("text", 0, 0)]
+    for schema in (pa.schema([("before", pa.int8())]), pa.schema([("before", pa.struct([])), ("after", pa.string())])):
+        with pytest.raises(pa.ArrowInvalid):
+            events._index.images(np.array([0]), steps, steps, False, schema)
+    with pytest.raises(TypeError):
+        events._index.images(np.array([0]), steps, steps, False, "no schema")
     assert pa.total_allocated_bytes() == before
 
 
@@ -438,11 +493,10 @@ def test_the_events_memory_may_change_meanwhile(seed: int) -> None:
         chosen = np.flatnonzero(events.records["rows"])
         found = events.images(chosen, NARROW, [pa.int32(), pa.string()], "null")
         for image in found or ():
-            for array in image.arrays if image else ():
-                array.validate(full=True)
-        texts = events.transactions(chosen)
-        if texts is not None:
-            texts.validate(full=True)
+            image.validate(full=True)
+        rows = direct_rows(events, chosen)
+        if rows is not None:
+            rows.validate(full=True)
 
 
 def test_other_events_have_no_rows(both: Callable[..., Outcome]) -> None:
