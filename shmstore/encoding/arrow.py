@@ -292,15 +292,13 @@ class ReadingPlan(NamedTuple):
 
 def plan_of(table: TableSchema, before: Sequence[Any], after: Sequence[Any]) -> ReadingPlan | None:
     """Return how to read images as columns of these types (None: not asked for); None where compiled code does not know of one."""
-    steps = [
-        [step_of(column.type, column.unsigned, type_) for column, type_ in zip(table.columns, types, strict=True)]
-        for types in (before, after)
-    ]
-    if None in steps[0] or None in steps[1]:
+    steps_before, steps_after = _steps(table, before), _steps(table, after)
+    if steps_before is None or steps_after is None:
         return None
     images = wanted(table, before), wanted(table, after)
     return ReadingPlan(
-        *steps,  # type: ignore[arg-type]
+        steps_before,
+        steps_after,
         pa.schema([("before", images[0]), ("after", images[1])]),
         row_layout(*images, pa.int64()),
         row_layout(*images, pa.string()),
@@ -391,6 +389,11 @@ def read_events(raw: memoryview | bytes, ends: NDArray[np.int64]) -> Events | No
         return None
     index = compiled.Index(raw, np.ascontiguousarray(ends, np.int64))
     return None if index.failed >= 0 else Events(index, memoryview(raw), ends)
+
+
+def _steps(table: TableSchema, types: Sequence[Any]) -> list[tuple[str, int, int]] | None:
+    steps = [step_of(column.type, column.unsigned, type_) for column, type_ in zip(table.columns, types, strict=True)]
+    return None if None in steps else steps  # type: ignore[return-value]
 
 
 def step_of(kind: str, unsigned: bool, type_: pa.DataType | None) -> tuple[str, int, int] | None:

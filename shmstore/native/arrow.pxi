@@ -86,7 +86,7 @@ cdef class Arrays:
     cdef const void** slots
     cdef int64_t count, used
     cdef list buffers
-    cdef uint8_t* free_at  # memory of the last block that nobody has
+    cdef uint8_t* free_at  # memory of the last block that no array has
     cdef size_t free_size, block
 
     def __cinit__(self, int64_t count):

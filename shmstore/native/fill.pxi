@@ -116,7 +116,7 @@ cdef int give_column(Column* column, ArrowArray* array) except -1:
 
 
 cdef inline void fill_absent(Column* column, int64_t row, int64_t rows) noexcept nogil:
-    """Rows that are not there, as `begin_column` was told."""
+    """Rows that are not there, as in what `begin_column` got."""
     cdef int64_t k
     if column.kind >= TEXT:
         for k in range(row + 1, row + rows + 1):
