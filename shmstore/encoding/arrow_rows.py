@@ -239,19 +239,19 @@ def _reference(
             )
     counts = [_count(body) for body in bodies]
     spread = Spread(counts)
-    at = stored_positions([header for header, _ in stored], [OPS[header.type & 255] for header, _ in stored], spread)
+    seq = None if sequences is None else pa.array(spread.numbers(sequences[run]), pa.int64())
+    at = stored_positions([header for header, _ in stored], [OPS[header.type & 255] for header, _ in stored], spread, seq)
     before, after = stored_images(table, bodies, counts, types, zero_dates)
-    seq = at.seq if sequences is None else pa.array(spread.numbers(sequences[run]), pa.int64())
     names = (pa.repeat(name, spread.total) for name in (table.database, table.table))
-    columns = [at.op, *names, before, after, at.time, at.server, at.file, at.offset, seq, at.row, at.transaction]
-    return pa.RecordBatch.from_arrays(columns, schema=row_layout(before.type, after.type, seq.type))
+    columns = [at.op, *names, before, after, at.time, at.server, at.file, at.offset, at.seq, at.row, at.transaction]
+    return pa.RecordBatch.from_arrays(columns, schema=row_layout(before.type, after.type, at.seq.type))
 
 
 # ---------------------------------------------------------------- what its event says of a row, by the reference
 
 
 class RowPositions(NamedTuple):
-    """Where rows are in the binlog, a value a row. `seq` is text that sorts as they do."""
+    """Where rows are in the binlog, a value a row; `seq` as in `read_rows`."""
 
     seq: pa.Array
     op: pa.Array
@@ -286,13 +286,15 @@ class Spread:
         return np.arange(self.total) - np.repeat(np.cumsum(self.counts) - self.counts, self.counts)
 
 
-def stored_positions(headers: Sequence[Header], ops: Sequence[str], spread: Spread) -> RowPositions:
-    """Return where the rows of events with these headers and ops are."""
+def stored_positions(headers: Sequence[Header], ops: Sequence[str], spread: Spread, seq: pa.Array | None = None) -> RowPositions:
+    """Return where the rows of events with these headers and ops are; `seq` in place of the text that sorts as they do."""
     _, _, file, offset, _, time, server, transaction, order, _, _, row, *_ = zip(*headers, strict=True)
-    number = {name: _file_number(name) for name in set(file)}
     rows = spread.numbers(row) + spread.within()
+    if seq is None:
+        number = {name: _file_number(name) for name in set(file)}
+        seq = seqs(spread.numbers([number[name] for name in file]), spread.numbers(offset), spread.numbers(order), rows)
     return RowPositions(
-        seq=seqs(spread.numbers([number[name] for name in file]), spread.numbers(offset), spread.numbers(order), rows),
+        seq=seq,
         op=spread(ops, pa.string()),
         file=spread(file, pa.string()),
         offset=spread(offset, pa.int64()),

@@ -231,7 +231,8 @@ class Batch(_Run):
         zero_dates: Literal["error", "null"] = "error",
         partial: Literal["error", "null"] = "error",
     ) -> Any:
-        """Return the rows of one table as a `pyarrow.Table`: one row for each changed row, in order. It outlives the batch.
+        """Return the rows of one table as a `pyarrow.Table`: one row for each changed row, in order. It outlives the batch; a column of it that
+        is kept keeps the memory of all.
 
         Columns: op (c, u, d; r from a snapshot), database, table, before and after (structs of the table's columns; NULL where the change has
         no such image), ts_ms (milliseconds), server_id, file, offset, seq, row, transaction. ``.flatten()`` makes columns of the structs'
