@@ -44,8 +44,8 @@ PIECE: Final = 100  # messages that a queue is given while the rest of their bat
 PIECE_BYTES: Final = 256 << 10  # of their values, or this: they stay in the processor's cache until they are taken
 FIRST_PAUSE: Final = 0.2  # seconds before the queue is opened again; twice as long each time
 LONGEST_PAUSE: Final = 30.0
-FIRST_TOLD: Final = 5.0  # seconds without an answer after which a line says so, and again after twice as many more each time
-LONGEST_UNTOLD: Final = 60.0
+FIRST_REPORT: Final = 5.0  # seconds without an answer after which a line says so, and again after twice as many more each time
+LONGEST_SILENCE: Final = 60.0
 
 _log = logging.getLogger("shmstore.queue")
 
@@ -348,7 +348,7 @@ class _Waiting:
 
     def run(self) -> None:
         """Tell it until `end`."""
-        while not self._over.wait(min(1.0, FIRST_TOLD)):
+        while not self._over.wait(min(1.0, FIRST_REPORT)):
             self.look(time.monotonic())
 
     def look(self, now: float) -> None:
@@ -357,11 +357,11 @@ class _Waiting:
         if since is None:
             return
         if since != self._about:
-            self._about, self._due, self._pause, self._do = since, since + FIRST_TOLD, FIRST_TOLD, ""
+            self._about, self._due, self._pause, self._do = since, since + FIRST_REPORT, FIRST_REPORT, ""
         if now < self._due:
             return
         self._do = self._do or self._hint()
-        self._pause = min(LONGEST_UNTOLD, self._pause * 2)
+        self._pause = min(LONGEST_SILENCE, self._pause * 2)
         self._due = now + self._pause
         with self._lock:
             if self._since == since and not self._over.is_set():

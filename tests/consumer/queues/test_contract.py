@@ -269,7 +269,7 @@ def test_a_server_that_is_held(
     """While it answers nothing its sender tells that, and how many messages wait; then they come in."""
     if tried.server is None:  # in memory there is none: test_sender.py
         return
-    monkeypatch.setattr(sender, "FIRST_TOLD", 0.05)
+    monkeypatch.setattr(sender, "FIRST_REPORT", 0.05)
     topic = f"{log_store.name}.shop.orders".replace(".", "_" if isinstance(tried.connect("s/x"), RocketMQ) else ".")
     with Consumer(log_store.name, "queue") as reader:
         sending = sender.Sender(reader, tried.connect(f"{log_store.name}/queue"), MessageOptions(log_store.name))

@@ -374,8 +374,8 @@ def test_it_tells_that_nothing_is_delivered(
 ) -> None:
     """A call that gets no answer, and then one error after the other: again and again a line says for how long, how many messages wait and what the
     client says, and the metrics show it; then that it continues."""
-    monkeypatch.setattr(module, "FIRST_TOLD", 0.02)
-    monkeypatch.setattr(module, "LONGEST_UNTOLD", 0.05)
+    monkeypatch.setattr(module, "FIRST_REPORT", 0.02)
+    monkeypatch.setattr(module, "LONGEST_SILENCE", 0.05)
     caplog.set_level(logging.INFO, "shmstore.queue")
 
     class Slow(MemoryQueue):
@@ -393,9 +393,9 @@ def test_it_tells_that_nothing_is_delivered(
             super().send(messages, mark)
 
         def says(self) -> str:
-            return "" if answer.is_set() else "its client met nobody"
+            return "" if answer.is_set() else "its client met no broker"
 
-    def told(why: str) -> list[str]:
+    def reports(why: str) -> list[str]:
         return [each.getMessage() for each in caplog.records if each.getMessage().endswith(f": {why}")]
 
     up, answer, broker = threading.Event(), threading.Event(), Broker()
@@ -406,10 +406,10 @@ def test_it_tells_that_nothing_is_delivered(
         thread.start()
         try:
             end = "" if fails == "send" else "; check --brokers"
-            _until(lambda: len(told(f"its client met nobody{end}")) > 2)
+            _until(lambda: len(reports(f"its client met no broker{end}")) > 2)
             assert sender.counters.trouble.startswith("nothing was delivered for ")
             answer.set()
-            _until(lambda: len(told(f"the disk is full{end}")) > 2)
+            _until(lambda: len(reports(f"the disk is full{end}")) > 2)
             assert sender.counters.trouble in ("", "the disk is full")
             up.set()
             _until(lambda: sender.counters.sequence == log_store.newest)
@@ -420,7 +420,7 @@ def test_it_tells_that_nothing_is_delivered(
             sender.stop()
             thread.join(60)
     waits = ", and 3 messages wait" if fails == "send" else ""
-    lines = told(f"its client met nobody{end}") + told(f"the disk is full{end}")
+    lines = reports(f"its client met no broker{end}") + reports(f"the disk is full{end}")
     assert [line for line in lines if not re.match(rf"nothing was delivered for \d+ s{waits}: ", line)] == []
     again = "the queue takes messages again" if fails == "send" else "the queue answers again"
     assert caplog.records[-1].getMessage() == again
@@ -434,14 +434,14 @@ def test_when_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
     def seconds() -> list[int]:
         """After how many, of ten minutes from now on, a line comes."""
         caplog.clear()
-        begin, told = waiting._since or time.monotonic(), []
+        begin, reports = waiting._since or time.monotonic(), []
         for each in range(601):
             waiting.look(begin + each)
             if caplog.records:
-                told.append(each)
+                reports.append(each)
                 assert f"was delivered for {each} s: the queue does not answer" in caplog.text
                 caplog.clear()
-        return told
+        return reports
 
     with waiting.of(0):
         assert seconds() == [5, 15, 35, 75, 135, 195, 255, 315, 375, 435, 495, 555]

@@ -157,7 +157,7 @@ def test_it_tells_that_nothing_answers(
     kind: str, log_store: EventStore, impatient: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server takes the connection and says nothing: as long as it does a line says so, with a look at the server."""
-    monkeypatch.setattr(sender_module, "FIRST_TOLD", 0.05)
+    monkeypatch.setattr(sender_module, "FIRST_REPORT", 0.05)
     log_store.put(transaction(0, inserts(1)))
     over = threading.Event()
     with listening(silent) as address, Consumer(log_store.name, "queue") as reader:
@@ -176,12 +176,12 @@ def test_it_tells_that_nothing_answers(
             thread.join(120)
     queue.close()
     assert not thread.is_alive()
-    told = [each.getMessage() for each in caplog.records if each.getMessage().startswith("nothing was delivered")]
+    reports = [each.getMessage() for each in caplog.records if each.getMessage().startswith("nothing was delivered")]
     if kind == "rocketmq":  # it is open when it is connected
-        assert re.match(r"nothing was delivered for \d+ s, and 1 message waits: ", told[0])
+        assert re.match(r"nothing was delivered for \d+ s, and 1 message waits: ", reports[0])
     else:
-        assert re.match(r"nothing was delivered for \d+ s: ", told[0])
-        assert told[0].endswith(f"; {address} takes connections: check that it is {kind}, and its log")
+        assert re.match(r"nothing was delivered for \d+ s: ", reports[0])
+        assert reports[0].endswith(f"; {address} takes connections: check that it is {kind}, and its log")
 
 
 @pytest.mark.parametrize("kind", KINDS)
