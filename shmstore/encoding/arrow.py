@@ -159,12 +159,6 @@ def fit(found: TableSchema, plan: TableSchema) -> Fit:
 Images = tuple[pa.StructArray, pa.StructArray]
 
 
-def columns_of(image: pa.StructArray, types: Sequence[Any]) -> list[Any]:
-    """Return the columns of an image that was read as `types`, an array for each column of the table (None: not asked for)."""
-    fields = iter(range(image.type.num_fields))
-    return [None if type_ is None else image.field(next(fields)) for type_ in types]
-
-
 def wanted(table: TableSchema, types: Sequence[Any]) -> pa.StructType:
     """Return the type of an image that is read as `types`, one for each column of the table (None: not asked for)."""
     return pa.struct([(column.name, type_) for column, type_ in zip(table.columns, types, strict=True) if type_ is not None])
@@ -257,9 +251,6 @@ def _placed(width: int, present: Sequence[int], values: Sequence[Any]) -> list[A
     return row
 
 
-# ---------------------------------------------------------------- compiled
-
-
 def row_layout(before: pa.StructType, after: pa.StructType, seq: pa.DataType) -> pa.Schema:
     """Return the schema of rows: what its event says of each, and its images. See `shmstore.encoding.arrow_table`."""
     return pa.schema(
@@ -278,6 +269,9 @@ def row_layout(before: pa.StructType, after: pa.StructType, seq: pa.DataType) ->
             ("transaction", pa.string()),
         ]
     )
+
+
+# ---------------------------------------------------------------- compiled
 
 
 class ReadingPlan(NamedTuple):

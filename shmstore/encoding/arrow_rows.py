@@ -23,7 +23,6 @@ from shmstore.encoding.arrow import (
     PartialImage,
     ReadingPlan,
     ZeroDate,
-    columns_of,
     plan_of,
     read_events,
     row_layout,
@@ -193,7 +192,7 @@ def read_rows(
             raise
         except (TypeError, ValueError, LookupError, OverflowError, AttributeError, pa.ArrowException) as error:
             raise StoreCorrupt(f"rows of {table.database}.{table.table} cannot be read: {error}") from error
-    return found if placed else _placed(found, types, mapping, image)
+    return found if placed else _placed(found, mapping, image)
 
 
 @lru_cache(maxsize=1024)
@@ -209,12 +208,15 @@ def _plan(
     return types, plan_of(table, types, types), list(mapping) == read and wanted(table, types) == image
 
 
-def _placed(rows: pa.RecordBatch, types: Sequence[Any], mapping: Sequence[int | None], image: pa.StructType) -> pa.RecordBatch:
+def _placed(rows: pa.RecordBatch, mapping: Sequence[int | None], image: pa.StructType) -> pa.RecordBatch:
     """`rows` with images of the type `image`."""
-    columns = rows.columns
+    columns, count = rows.columns, len(rows)
+    child = {k: i for i, k in enumerate(sorted(k for k in mapping if k is not None))}  # it has the columns in the table's order
     for i in (3, 4):
-        found, count = columns_of(columns[i], types), len(columns[i])
-        fields = [pa.nulls(count, field.type) if k is None else found[k] for k, field in zip(mapping, image, strict=True)]
+        fields = [
+            pa.nulls(count, field.type) if k is None else columns[i].field(child[k])
+            for k, field in zip(mapping, image, strict=True)
+        ]
         columns[i] = pa.Array.from_buffers(image, count, columns[i].buffers()[:1], columns[i].null_count, children=fields)
     return pa.RecordBatch.from_arrays(columns, schema=row_layout(image, image, rows.schema.field("seq").type))
 

@@ -81,6 +81,7 @@ def rows_of(table: PartedTable, part: int, zero_dates: str) -> Iterator[pa.Recor
     fields = arrow_schema(image_type(schema))
     image, mapping = pa.struct(list(fields)), list(range(len(fields)))
     for raw, ends in table.read(part):
-        events = index_events(raw, ends)
-        after = read_rows(events, np.arange(len(ends)), schema, mapping, image, zero_dates=zero_dates).column("after")
+        events, run = index_events(raw, ends), np.arange(len(ends))
+        # A number for `seq`, as it is not used: its text costs more.
+        after = read_rows(events, run, schema, mapping, image, zero_dates=zero_dates, sequences=run).column("after")
         yield pa.RecordBatch.from_arrays(after.flatten(), schema=fields)
