@@ -350,9 +350,17 @@ def test_a_damaged_ring_is_not_appended(made, damage):
     assert log.words[LOGGED] == 0
 
 
-def asleep(log: Log, wish: int) -> None:
-    while log.words[WANTED_OF[0]] != wish:
+def armed(log: Log, wish: int) -> None:
+    """Wait until the appender has said that it waits for `wish`. It may still be about to look once more before it sleeps."""
+    while log.words[WANTED_OF[0]] != wish or (wish != LOITERING and not log.words[ARMED]):
         pass
+
+
+def wake(log: Log, wish: int, *, everyone: bool) -> None:
+    """Wake the appender as who needs it does, after what it waits for, `wish`, has come. It is missed only where it has just seen that itself."""
+    ready = armed_readers(log.views, everyone=everyone)
+    assert ready == [0] or log.words[WANTED_OF[0]] != wish
+    Wakeups(log.segment).notify(ready)
 
 
 class Running(threading.Thread):
@@ -382,14 +390,11 @@ def test_a_put_wakes_the_appender(made, monkeypatch):
     monkeypatch.setattr(module, "_SLEEP", 30)
     log = made()
     log.keep()
-    running, wakeups = Running(log), Wakeups(log.segment)
+    running = Running(log)
     for k in range(20):
-        asleep(log, k)
-        assert log.words[ARMED] == 1
+        armed(log, k)
         assert log.put(b"x")
-        ready = armed_readers(log.views, everyone=False)
-        assert ready == [0]
-        wakeups.notify(ready)
+        wake(log, k, everyone=False)
         reached(log, k)
     log.appender.stop()
     assert running.ended() == 0
@@ -406,7 +411,7 @@ def test_a_compiled_put_wakes_the_appender(made):
     log.keep()
     running = Running(log)
     for k in range(20):
-        asleep(log, k)
+        armed(log, k)
         assert log.writer.try_put(b"x") == k
         log.payloads.append(b"x")
         reached(log, k)
@@ -427,12 +432,10 @@ def test_who_finds_no_space_wakes_an_appender_that_waits_for_more(made, monkeypa
         pytest.skip("how long compiled code waits is not to be changed")
     log.keep()
     running = Running(log)
-    asleep(log, LOITERING)
+    armed(log, LOITERING)
     assert armed_readers(log.views, everyone=False) == []
     log.words[ACK_WANTED] = 0
-    ready = armed_readers(log.views, everyone=True)
-    assert ready == [0]
-    Wakeups(log.segment).notify(ready)
+    wake(log, LOITERING, everyone=True)
     reached(log, 0)
     freed = Wakeups(log.segment).freed
     while not freed.notified:
