@@ -14,7 +14,7 @@ import pytest
 
 from shmstore.encoding.codec import Packed, pack
 from shmstore.producer.native_code import COMPILED, compiled
-from shmstore.producer.verify.digests import PRIME, Digests, any_point, differing, numbers_of, row_numbers
+from shmstore.producer.verify.digests import PRIME, Digests, any_point, differing, key_bytes, numbers_of, row_numbers
 
 SIZES = (*range(70), 127, 128, 129, 255, 256, 257, 384, 70_000)  # around words and runs of words, and MessagePack's heads
 POINTS = (1, 2, 2**32, 2**60, PRIME - 2, PRIME - 1)
@@ -165,3 +165,28 @@ def compare(text: bytes, key: tuple[int, ...]) -> list[list[int]]:
         rows.append([polynomial(b"".join([values[i] for i in key]), 5), polynomial(text[at : at + unpacker.tell()], 5)])
         at += unpacker.tell()
     return rows
+
+
+def test_numbers_find_what_differs(tmp_path: Path, seed: int) -> None:
+    """Sets of rows in several parts: exactly the keys of rows that are missing, other or doubled on one side, against a dictionary."""
+    chance = random.Random(seed)
+    point = any_point()
+    for number in range(50):
+        ours = [(k, chance.randrange(3)) for k in range(chance.randrange(60))]
+        theirs = [(k, chance.choice((v, v, v, 9))) for k, v in ours if chance.random() < 0.9] + [
+            (k, 1) for k in range(90, 90 + chance.randrange(3))
+        ]
+        if theirs and chance.random() < 0.3:
+            theirs.append(theirs[0])
+        chance.shuffle(theirs)
+        sides = []
+        for name, rows in (("a", ours), ("b", theirs)):
+            side = Digests(tmp_path / f"{number}{name}", 3, point)
+            for at in range(0, len(rows), 7):
+                side.add(rows[at : at + 7], (0,))
+            sides.append(side)
+        keys = {k for k, _ in [*ours, *theirs] if sorted(r for r in ours if r[0] == k) != sorted(r for r in theirs if r[0] == k)}
+        expected = sorted(numbers_of([key_bytes((k,), (0,)) for k in keys], point).tolist())
+        assert differing(*sides).tolist() == expected
+        for side in sides:
+            side.close()
