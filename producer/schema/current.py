@@ -102,8 +102,11 @@ class CurrentTables:
             session.close()
         if not rows:
             return None
+        columns = tuple([_column(str(name), str(type_)) for name, type_ in rows])
         key = tuple([str(name) for (name,) in keys])
-        found = Table(tuple([_column(str(name), str(type_)) for name, type_ in rows]), key, self._catalog.charset)
+        if not {column.name for column in columns}.issuperset(key):  # MySQL shows it though the account may not read its columns
+            key = ()
+        found = Table(columns, key, self._catalog.charset)
         self._catalog.take({(database, table): found})
         return self._schema(database, found)
 

@@ -285,10 +285,13 @@ class SchemaHistory:
                     change[(schema, table)] = period
                     continue
                 found = Table(tuple(own), key, charset, period_begin=begin, period_end=end, row_id=row_id)
-                draft = Draft(found._replace(period=period.names, overlapless=period.overlapless))
-                if kind == "SYSTEM VERSIONED":
-                    draft.version()
-                change[(schema, table)] = draft.table._replace(hidden=hashes.get((schema, table), 0))
+                try:
+                    draft = Draft(found._replace(period=period.names, overlapless=period.overlapless))
+                    if kind == "SYSTEM VERSIONED":
+                        draft.version()
+                    change[(schema, table)] = draft.table._replace(hidden=hashes.get((schema, table), 0))
+                except ValueError as error:  # a DDL ran between two questions, or the account may see only some columns
+                    change[(schema, table)] = Unreadable(f"what the server says of it does not fit together ({error})")
         self._add(_Record(position, "snapshot", change, "", database, server))
 
     def follow(self, position: Position, database: str, sql: str, session: Session = UNKNOWN) -> bool:

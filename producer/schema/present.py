@@ -14,6 +14,7 @@ from shmstore.producer.binlog.table_map import TableMap
 from shmstore.producer.connection.session import connect
 from shmstore.producer.errors import LinkLost, ServerUnreachable
 from shmstore.producer.schema.history import SchemaHistory
+from shmstore.producer.schema.snapshot import take_snapshot
 from shmstore.producer.settings import ServerAddress, Settings
 
 __all__ = ["PresentTables"]
@@ -34,7 +35,7 @@ class PresentTables:
         try:
             session = connect(self._settings, self._endpoint)
             try:
-                present.snapshot(session.query, _HERE, database=table.database)
+                take_snapshot(present, session, lambda: _HERE, database=table.database)
             finally:
                 session.close()
             schema = present.find(*name)

@@ -13,9 +13,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from shmstore import Column, TableSchema
+from shmstore import Column, SourceError, TableSchema
 from shmstore.producer.connection.session import ServerSession, steady
-from shmstore.producer.schema.periods import Period, period_of
+from shmstore.producer.schema.periods import NO_PERIOD, Period, period_of
+from shmstore.sql.catalog import Unreadable
 from shmstore.sql.columns import column_of_type, with_definition
 from shmstore.sql.names import folded
 from shmstore.sql.table_change import Draft
@@ -108,22 +109,25 @@ class VisibleTables:
         return found
 
 
-def _with_period(shown: Drafted, session: ServerSession, database: str, table: str) -> Drafted:
+def _with_period(shown: Drafted, found: Period | Unreadable) -> Drafted:
     """The table with the period of its application, where its key is one without overlaps: the implicit end of the row's comes before that."""
-    found = period_of(session.query, database, table)
     if not isinstance(found, Period) or not found.overlapless or shown.key[-2:] != found.names[:0:-1]:
         return shown
     return shown._replace(period=found.names, overlapless=True)
 
 
 def read_table(session: ServerSession, database: str, table: str, *, history: str = "auto") -> SourceTable | None:
-    """Return the table as it is now; None where there is none. `history`: the option schema_history, which tells types apart."""
+    """Return the table as it is now; None where there is none. `history`: the option schema_history, which tells types apart.
+
+    Raises `PrivilegeMissing` where the account may read only some of its columns, and other `SourceError`s.
+    """
     name = (database, table)
+    _require_all_columns(session, database, table)
     generated = "generation_expression" if session.mariadb else "''"
-    size = 0, 0
+    kind, size = "", (0, 0)
 
     def kind_and_indexes() -> tuple[str, list[tuple[Any, ...]]]:
-        nonlocal size  # a guess, which changes with the rows
+        nonlocal kind, size  # a guess, which changes with the rows
         kind, indexes = "", []
         for type_, index, place, *column, rows, row_bytes in session.query(_TABLE, (*name, *name)):
             if type_ is None:
@@ -132,7 +136,11 @@ def read_table(session: ServerSession, database: str, table: str, *, history: st
                 kind, size = str(type_), (int(rows or 0), int(row_bytes or 0))
         return kind, [index[3:] for index in sorted(indexes, key=lambda index: index[:3])]
 
-    (kind, indexes), asked = steady(kind_and_indexes, lambda: session.query(_COLUMNS.format(generated), name))
+    def columns_and_period() -> tuple[list[tuple[Any, ...]], Period | Unreadable]:
+        period = period_of(session.query, *name) if kind == "SYSTEM VERSIONED" else NO_PERIOD
+        return session.query(_COLUMNS.format(generated), name), period
+
+    (_, indexes), (asked, period) = steady(kind_and_indexes, columns_and_period)
     if kind not in ("BASE TABLE", "SYSTEM VERSIONED"):
         return None
     columns, collations, raw, begin, end = [], [], set(), "", ""
@@ -153,7 +161,7 @@ def read_table(session: ServerSession, database: str, table: str, *, history: st
     drafted = Drafted(tuple(columns), tuple(keys.get("PRIMARY", ())), "", period_begin=begin, period_end=end)
     versioned = kind == "SYSTEM VERSIONED"
     if versioned and drafted.key and not end:
-        drafted = _with_period(drafted, session, database, table)
+        drafted = _with_period(drafted, period)
     draft = Draft(drafted)
     if versioned:
         draft.version()
@@ -165,6 +173,16 @@ def read_table(session: ServerSession, database: str, table: str, *, history: st
     collations += [""] * (len(names) - len(collations))
     key = next((TableKey(index, tuple([names.index(part) for part in parts])) for index, parts in keys.items()), None)
     return SourceTable(schema, tuple(collations), key, frozenset(raw), versioned, *size)
+
+
+def _require_all_columns(session: ServerSession, database: str, table: str) -> None:
+    """Columns that an account may not read are not shown to it: rows would come without them."""
+    try:
+        session.query(f"SELECT * FROM {quoted(database)}.{quoted(table)} LIMIT 0")
+    except SourceError as error:
+        if type(error) is not SourceError:
+            raise
+        # else there is no such table, as the next question says, or its rows cannot be read, as whoever reads them hears
 
 
 def defined_as(table: SourceTable, known: TableSchema | None) -> SourceTable:

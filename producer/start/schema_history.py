@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from shmstore import Position, PositionNotFound, SchemaUnknown
 from shmstore.home.home import Home, May
 from shmstore.producer.connection.server import SourceServer
-from shmstore.producer.connection.session import ServerSession, steady
+from shmstore.producer.connection.session import ServerSession
 from shmstore.producer.errors import PrivilegeMissing, SettingsError
 from shmstore.producer.gtid import MariadbGtids
 from shmstore.producer.positions.gtid_position import current_position, gtid_at
 from shmstore.producer.schema.current import CurrentTables
 from shmstore.producer.schema.history import WHAT, SchemaHistory
+from shmstore.producer.schema.snapshot import take_snapshot
 from shmstore.producer.settings import Settings
 
 ONCE_NOW = (
@@ -104,44 +104,11 @@ def may_wait(history: SchemaHistory, settings: Settings) -> bool:
 def begin_history(history: SchemaHistory, session: ServerSession, server: SourceServer) -> Position | None:
     """Put the tables as they are into `history`; return where. None: they cannot be read, and the log's names make up for it."""
     try:
-        return take_snapshot(history, session, server)
+        return take_snapshot(history, session, lambda: current_position(session, server))
     except (PrivilegeMissing, SchemaUnknown):
         if history.current is None:
             raise
         return None
-
-
-def take_snapshot(
-    history: SchemaHistory,
-    session: ServerSession,
-    server: SourceServer,
-    where: Callable[[ServerSession, SourceServer], Position] = current_position,
-) -> Position:
-    """Put the tables as they are into `history`, at a position where they were so; return it. `where` says where the server writes.
-
-    The tables are read before and after the position is: where both are the same, they were so at the position.
-    """
-    tables, position = steady(lambda: _read(session), lambda: where(session, server))
-    history.snapshot(tables.__getitem__, position)
-    return position
-
-
-class _Recorder(dict[str, Sequence[tuple[Any, ...]]]):
-    """Answers to queries, asked when first wanted."""
-
-    def __init__(self, query: Callable[[str], Sequence[tuple[Any, ...]]]) -> None:
-        super().__init__()
-        self._query = query
-
-    def __missing__(self, sql: str) -> Sequence[tuple[Any, ...]]:
-        self[sql] = self._query(sql)
-        return self[sql]
-
-
-def _read(session: ServerSession) -> dict[str, Sequence[tuple[Any, ...]]]:
-    recorder = _Recorder(session.query)
-    SchemaHistory().snapshot(recorder.__getitem__, Position("binlog.000001", 4))
-    return dict(recorder)
 
 
 def _require_same_server(session: ServerSession, server: SourceServer, first: Position, path: Path) -> None:

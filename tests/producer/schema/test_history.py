@@ -57,6 +57,22 @@ def test_a_mysql_without_generation_expressions() -> None:
     assert tables_of(history, "shop") == {"t": ([("id", "int", True, "", (), 0)], (0,))}
 
 
+def test_a_definition_that_does_not_fit_together() -> None:
+    """A key of columns that are not shown is of the one table: the others are known, and whoever wants that one hears why."""
+    answers = {
+        "VERSION()": [("utf8mb4", 0, "9.7.4")],
+        ".schemata": [("shop", "utf8mb4")],
+        ".tables": [("shop", name, "utf8mb4_bin", "BASE TABLE", "InnoDB") for name in "tu"],
+        ".statistics": [("shop", "t", "id"), ("shop", "u", "id")],
+        ".columns": [("shop", "t", "id", "int", None, "NO", ""), ("shop", "u", "a", "int", None, "NO", "")],
+    }
+    history = SchemaHistory()
+    history.snapshot(lambda sql: next(rows for part, rows in answers.items() if part in sql), Position("binlog.000001", 4))
+    assert tables_of(history, "shop")["t"] == ([("id", "int", False, "", (), 0)], (0,))
+    with pytest.raises(SchemaUnknown, match=r"shop\.u: what the server says of it does not fit together \(.*id.*\)"):
+        history.find("shop", "u")
+
+
 # ---------------------------------------------------------------- the file
 
 

@@ -156,6 +156,46 @@ def test_types_that_nobody_needs(mariadb: Server, database: str, monkeypatch: py
             run.wait()
 
 
+@pytest.mark.parametrize("shown", ["id", "a", "u", "id, u", "a, u"])
+def test_columns_that_the_account_may_not_read(any_server: Server, database: str, shown: str) -> None:
+    """The log has them all, and names them: what the server hides from the account stops no stream, through DDLs, too."""
+    account = f"'{database[-30:]}'@'%'"
+    kind, word = ("UUID", "BINLOG MONITOR") if any_server.flavor == "mariadb" else ("CHAR(36)", "REPLICATION CLIENT")
+    value = "123e4567-e89b-12d3-a456-426655440000"
+    execute(
+        any_server,
+        database,
+        f"CREATE TABLE t (id INT PRIMARY KEY, a INT, u {kind})",
+        f"CREATE USER {account} IDENTIFIED BY 'x'",
+        f"GRANT REPLICATION SLAVE, {word} ON *.* TO {account}",
+        f"GRANT SELECT ({shown}) ON t TO {account}",
+    )
+    try:
+        with running(any_server, include=(f"{database}.*",), user=account.split("'")[1], password="x") as run:
+            execute(
+                any_server,
+                database,
+                f"INSERT INTO t VALUES (1, 2, '{value}')",
+                "ALTER TABLE t ADD c INT NOT NULL DEFAULT 7 AFTER id",
+                f"INSERT INTO t VALUES (2, 3, 4, '{value}')",
+                "ALTER TABLE t DROP PRIMARY KEY, CHANGE id n BIGINT, ADD PRIMARY KEY (c, n)",
+                f"INSERT INTO t VALUES (3, 4, 5, '{value}')",
+            )
+            rows = [
+                (list(after.items()), event.table.primary_key)
+                for event in events_of(run, any_server)
+                for _, after in event.records()
+            ]
+    finally:
+        execute(any_server, database, f"DROP USER {account}")
+    as_logged = value if "u" in shown or kind != "UUID" else UUID(value).bytes
+    assert rows == [
+        ([("id", 1), ("a", 2), ("u", as_logged)], (0,)),
+        ([("id", 2), ("c", 3), ("a", 4), ("u", as_logged)], (0,)),
+        ([("n", 3), ("c", 4), ("a", 5), ("u", as_logged)], (1, 0)),
+    ]
+
+
 def test_history_off(mariadb: Server, database: str) -> None:
     """With schema_history = off nothing is asked, and such columns are BINARY."""
     with running(mariadb, schema_history="off") as run:
