@@ -182,7 +182,7 @@ def _require_all_columns(session: ServerSession, database: str, table: str) -> N
     except SourceError as error:
         if type(error) is not SourceError:
             raise
-        # else there is no such table, as the next question says, or its rows cannot be read, as whoever reads them hears
+        # else there is no such table, as the next question says, or its rows cannot be read, as the SELECT of the rows says
 
 
 def defined_as(table: SourceTable, known: TableSchema | None) -> SourceTable:

@@ -58,7 +58,7 @@ def test_a_mysql_without_generation_expressions() -> None:
 
 
 def test_a_definition_that_does_not_fit_together() -> None:
-    """A key of columns that are not shown is of the one table: the others are known, and whoever wants that one hears why."""
+    """A key of columns that are not shown is of the one table: the others are known, and of that one it says why it is not."""
     answers = {
         "VERSION()": [("utf8mb4", 0, "9.7.4")],
         ".schemata": [("shop", "utf8mb4")],
