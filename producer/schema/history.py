@@ -291,7 +291,9 @@ class SchemaHistory:
                         draft.version()
                     change[(schema, table)] = draft.table._replace(hidden=hashes.get((schema, table), 0))
                 except ValueError as error:  # a DDL ran between two questions, or the account may see only some columns
-                    change[(schema, table)] = Unreadable(f"what the server says of it does not fit together ({error})")
+                    change[(schema, table)] = Unreadable(
+                        f"what the server says of it does not fit together ({error}): GRANT SELECT ON it to the account, on all its columns"
+                    )
         self._add(_Record(position, "snapshot", change, "", database, server))
 
     def follow(self, position: Position, database: str, sql: str, session: Session = UNKNOWN) -> bool:

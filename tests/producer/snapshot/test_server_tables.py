@@ -172,7 +172,9 @@ def test_a_lost_connection_is_opened_again_behind_the_last_row(run: Running, any
     """Rows come once, however often the link breaks in the middle of them."""
     fill(any_server, database, 3000)
     with EventStore.attach(run.settings.store) as store:
-        wait_for_position(any_server, store, put=True)  # or a MySQL's binlog is read to see where the rows begin, over the link that breaks
+        wait_for_position(
+            any_server, store, put=True
+        )  # or a MySQL's binlog is read to see where the rows begin, over the link that breaks
     budgets = iter([None, *[15_000] * 6])
     proxy = CuttingProxy(any_server.port, lambda: next(budgets, None))
     try:
