@@ -142,6 +142,16 @@ def fill(server: Server, database: str, rows: int, table: str = "t") -> None:
             cursor.execute(f"INSERT INTO {table} VALUES {values}")
 
 
+def waits_for_lock(server: Server, database: str) -> bool:
+    """Whether a statement in the database waits for a table that is read."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT COUNT(*) FROM information_schema.processlist WHERE db = %s AND state LIKE 'Waiting for table metadata lock'",
+            (database,),
+        )
+        return bool(cursor.fetchone()[0])
+
+
 def fill_slowly_found(server: Server, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table t of 20 rows without a key, which the server takes two seconds to look through where only some rows are wanted."""
     fill(server, database, 20)

@@ -21,7 +21,7 @@ from shmstore.producer.connection.prepared import SelectRows
 from shmstore.producer.snapshot import server_tables
 from tests.producer.proxy import CuttingProxy
 from tests.producer.running import Running, execute, running, wait_for, wait_for_position
-from tests.producer.snapping import Copy, Load, fill, fill_slowly_found, select
+from tests.producer.snapping import Copy, Load, fill, fill_slowly_found, select, waits_for_lock
 from tests.producer.snapshot.test_runner import KEYS
 from tests.servers.server import Server
 
@@ -204,16 +204,6 @@ def test_a_ddl_while_a_table_is_read_is_an_error(run: Running, any_server: Serve
         rows_of(table, 1)
     if "DROP" not in change:
         assert len(all_rows(ServerTables(run.settings).open(f"{database}.t"))) == 3000
-
-
-def waits_for_lock(server: Server, database: str) -> bool:
-    """Whether a statement in the database waits for a table that is read."""
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT COUNT(*) FROM information_schema.processlist WHERE db = %s AND state LIKE 'Waiting for table metadata lock'",
-            (database,),
-        )
-        return bool(cursor.fetchone()[0])
 
 
 def test_the_stream_has_no_gap_in_front_of_an_empty_store(any_server: Server, database: str, tmp_path: Path) -> None:
