@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -21,7 +22,14 @@ from shmstore.producer.pipeline.retention import SHORT_HOURS, file_after, kept_s
 from shmstore.producer.positions.gtid_position import answered
 from shmstore.producer.positions.scan import file_begins
 from shmstore.producer.settings import Settings
-from shmstore.producer.snapshot.tables import VisibleTables, list_tables, may_select
+from shmstore.producer.snapshot.tables import (
+    VisibleTables,
+    list_tables,
+    may_hide_columns,
+    may_select,
+    quoted,
+    require_all_columns,
+)
 from shmstore.producer.start.choose import check_position
 from shmstore.producer.start.resume import lowest
 from shmstore.store.remembered import describe_home
@@ -207,12 +215,28 @@ def _snapshots(session: ServerSession, server: SourceServer, settings: Settings)
         findings.append(
             Finding(name, "fail", f"gtid_mode = {mode}", "ON", "turn GTIDs on, as shown above: a snapshot needs them")
         )
+    account = "@".join(f"'{part}'" for part in str(session.query("SELECT CURRENT_USER()")[0][0]).rsplit("@", 1))
     if not may_select(session):
-        account = "@".join(f"'{part}'" for part in str(session.query("SELECT CURRENT_USER()")[0][0]).rsplit("@", 1))
         findings.append(
             Finding(name, "fail", "the account cannot read any table", "SELECT", f"GRANT SELECT ON *.* TO {account};")
         )
+    if may_hide_columns(session):
+        findings += [
+            Finding(
+                name, "fail", f"the account may not read all columns of {table}", "all", f"GRANT SELECT ON {table} TO {account};"
+            )
+            for table in _partly_hidden(session, settings)
+        ]
     return findings or [Finding(name, "ok", f"snapshot = {settings.snapshot}, on_purged = {settings.on_purged}")]
+
+
+def _partly_hidden(session: ServerSession, settings: Settings) -> Iterator[str]:
+    """The tables, quoted, of which the account may not read all columns."""
+    for database, table in list_tables(session, settings.table_filter().passes):
+        try:
+            require_all_columns(session, database, table)
+        except PrivilegeMissing:
+            yield f"{quoted(database)}.{quoted(table)}"
 
 
 def _row_filters(session: ServerSession, settings: Settings) -> list[Finding]:

@@ -22,7 +22,18 @@ from shmstore.sql.names import folded
 from shmstore.sql.table_change import Draft
 from shmstore.sql.table_change import Table as Drafted
 
-__all__ = ["SourceTable", "TableKey", "VisibleTables", "defined_as", "list_tables", "may_select", "quoted", "read_table"]
+__all__ = [
+    "SourceTable",
+    "TableKey",
+    "VisibleTables",
+    "defined_as",
+    "list_tables",
+    "may_hide_columns",
+    "may_select",
+    "quoted",
+    "read_table",
+    "require_all_columns",
+]
 
 SYSTEM = ("information_schema", "performance_schema", "sys", "mysql")
 _SIZED = {"char", "varchar", "binary", "varbinary", "decimal", "bit"}
@@ -80,6 +91,21 @@ def may_select(session: ServerSession) -> bool:
     return "SELECT" in grants or "ALL PRIVILEGES" in grants
 
 
+def may_hide_columns(session: ServerSession) -> bool:
+    """Whether the account has rights to single columns, perhaps by a role: those of a table that it may not read are not shown to it."""
+    return any("SELECT (" in grant or " ON " not in grant for (grant, *_) in session.query("SHOW GRANTS"))
+
+
+def require_all_columns(session: ServerSession, database: str, table: str) -> None:
+    """Raise `PrivilegeMissing` where the account may not read all columns of a table. It waits behind a DDL that waits for other sessions."""
+    try:
+        session.query(f"SELECT * FROM {quoted(database)}.{quoted(table)} LIMIT 0")
+    except SourceError as error:
+        if type(error) is not SourceError:
+            raise
+        # else there is no such table, as the next question says, or its rows cannot be read, as the SELECT of the rows says
+
+
 def list_tables(session: ServerSession, passes: Callable[[str, str], bool]) -> list[tuple[str, str]]:
     """Return (database, table) of the tables that `passes` lets through; no views, none of the server's own."""
     places = ",".join(["%s"] * len(SYSTEM))
@@ -122,7 +148,8 @@ def read_table(session: ServerSession, database: str, table: str, *, history: st
     Raises `PrivilegeMissing` where the account may read only some of its columns, and other `SourceError`s.
     """
     name = (database, table)
-    _require_all_columns(session, database, table)
+    if may_hide_columns(session):
+        require_all_columns(session, database, table)
     generated = "generation_expression" if session.mariadb else "''"
     kind, size = "", (0, 0)
 
@@ -173,21 +200,6 @@ def read_table(session: ServerSession, database: str, table: str, *, history: st
     collations += [""] * (len(names) - len(collations))
     key = next((TableKey(index, tuple([names.index(part) for part in parts])) for index, parts in keys.items()), None)
     return SourceTable(schema, tuple(collations), key, frozenset(raw), versioned, *size)
-
-
-def _require_all_columns(session: ServerSession, database: str, table: str) -> None:
-    """Columns that an account may not read are not shown to it: rows would come without them.
-
-    Only accounts with rights to single columns, perhaps by a role, are asked for more: that waits for a DDL which waits for others.
-    """
-    if not any("SELECT (" in grant or " ON " not in grant for (grant, *_) in session.query("SHOW GRANTS")):
-        return
-    try:
-        session.query(f"SELECT * FROM {quoted(database)}.{quoted(table)} LIMIT 0")
-    except SourceError as error:
-        if type(error) is not SourceError:
-            raise
-        # else there is no such table, as the next question says, or its rows cannot be read, as the SELECT of the rows says
 
 
 def defined_as(table: SourceTable, known: TableSchema | None) -> SourceTable:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shmstore.producer import PrivilegeMissing, Settings
+from shmstore.producer import PrivilegeMissing, Settings, check_server
 from shmstore.producer.connection.session import ServerSession, connect
 from shmstore.producer.snapshot.tables import SourceTable, read_table
 from tests.producer.disturbed import DDLS, OF_MARIADB, disturbed
@@ -48,7 +48,17 @@ def test_columns_that_are_hidden_from_the_account(any_server: Server, database: 
     else:
         execute(any_server, database, f"GRANT SELECT ({shown}) ON t TO {account}")
     try:
-        settings = Settings(store="s", host=any_server.host, port=any_server.port, user=user, password="x")
+        settings = Settings(
+            store="s",
+            host=any_server.host,
+            port=any_server.port,
+            user=user,
+            password="x",
+            include=(f"{database}.*",),
+            snapshot="initial",
+        )
+        doctor = [one.fix for one in check_server(settings) if one.check == "snapshots" and "columns of" in one.found]
+        assert doctor == [f"GRANT SELECT ON `{database}`.`t` TO {account};"] * (shown != "id, a, b")
         with closing(connect(settings, settings.endpoints()[0])) as session:
             if shown == "id, a, b":
                 found = read_table(session, database, "t")
