@@ -23,7 +23,7 @@ Read = Mapping[int, Sequence[tuple[bytes | None, bytes | None]]]  # key and valu
 @contextmanager
 def sending(store: str, kind: str, address: str, *words: str, **more: str) -> Iterator[subprocess.Popen[str]]:
     """A sender, killed at the end. `more` is of its environment."""
-    command = [sys.executable, "-m", "shmstore", "queue", store, "--kind", kind, "--brokers", address, *words]
+    command = [sys.executable, "-X", "faulthandler", "-m", "shmstore", "queue", store, "--kind", kind, "--brokers", address, *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | more) as process:
         try:
             yield process
@@ -76,7 +76,7 @@ def kill_senders(
             before = _acked(store)
             with sending(store.name, kind, address, "--batch", str(chance.randint(3, 400)), *words) as process:
                 if number % 4 < 3:
-                    wait_for(lambda: process.poll() is not None or _acked(store) > before)  # noqa: B023
+                    wait_for(lambda: process.poll() is not None or _acked(store) > before, process)  # noqa: B023
                 time.sleep(chance.uniform(0, 1))
                 between(number)
                 assert process.poll() is None, process.communicate()[1][-3000:]
@@ -100,11 +100,14 @@ def each_once(found: Read, put: int) -> None:
         assert all(each == sorted(each) for each in by_key.values())
 
 
-def wait_for(there: Callable[[], object], seconds: float = 120) -> None:
-    """Wait until it is true."""
+def wait_for(there: Callable[[], object], process: subprocess.Popen[str] | None = None, seconds: float = 120) -> None:
+    """Wait until it is true. Where it does not become so, show what `process` says; Python tells where each of its threads is."""
     until = time.monotonic() + seconds
     while not there():
-        assert time.monotonic() < until
+        if time.monotonic() > until:
+            if process is not None:
+                process.send_signal(signal.SIGABRT)
+            raise AssertionError(process and process.communicate()[1][-5000:])
         time.sleep(0.02)
 
 
