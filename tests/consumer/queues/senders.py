@@ -23,7 +23,8 @@ Read = Mapping[int, Sequence[tuple[bytes | None, bytes | None]]]  # key and valu
 @contextmanager
 def sending(store: str, kind: str, address: str, *words: str, **more: str) -> Iterator[subprocess.Popen[str]]:
     """A sender, killed at the end. `more` is of its environment."""
-    command = [sys.executable, "-X", "faulthandler", "-m", "shmstore", "queue", store, "--kind", kind, "--brokers", address, *words]
+    python = [sys.executable, "-X", "faulthandler", "-m", "shmstore"]
+    command = [*python, "queue", store, "--kind", kind, "--brokers", address, *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | more) as process:
         try:
             yield process
