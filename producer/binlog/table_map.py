@@ -281,9 +281,8 @@ def _require_fit(logged: list[Logged], followed: tuple[Column, ...], hidden: int
     """Raise `SchemaUnknown` where the log contradicts the columns that the history has; `hidden`: how many more it may have, if known."""
     if found := contradictions(logged, followed, hidden):
         raise SchemaUnknown(
-            f"its rows are not of the table as its DDLs were followed: {found}. A DDL is missing (sql_log_bin = 0) or was misread, or the account may "
-            "not read all columns: GRANT SELECT ON the table; "
-            f"leave the table out with --exclude, or {BEGIN_BEHIND}"
+            f"its rows are not of the table as its DDLs were followed: {found}. A DDL is missing (sql_log_bin = 0) or was misread, "
+            f"or the account may not read all columns: GRANT SELECT ON the table; leave the table out with --exclude, or {BEGIN_BEHIND}"
         )
 
 

@@ -87,13 +87,17 @@ def quoted(name: str) -> str:
 
 def may_select(session: ServerSession) -> bool:
     """Whether the account may read any table at all: what it may not read, it does not see."""
-    grants = " ".join(str(row[0]) for row in session.query("SHOW GRANTS")).upper()
+    grants = " ".join(_grants(session)).upper()
     return "SELECT" in grants or "ALL PRIVILEGES" in grants
 
 
 def may_hide_columns(session: ServerSession) -> bool:
     """Whether the account has rights to single columns, perhaps by a role: those of a table that it may not read are not shown to it."""
-    return any("SELECT (" in grant or " ON " not in grant for (grant, *_) in session.query("SHOW GRANTS"))
+    return any("SELECT (" in grant or " ON " not in grant for grant in _grants(session))
+
+
+def _grants(session: ServerSession) -> list[str]:
+    return [str(row[0]) for row in session.query("SHOW GRANTS")]
 
 
 def require_all_columns(session: ServerSession, database: str, table: str) -> None:
@@ -151,10 +155,10 @@ def read_table(session: ServerSession, database: str, table: str, *, history: st
     if may_hide_columns(session):
         require_all_columns(session, database, table)
     generated = "generation_expression" if session.mariadb else "''"
-    kind, size = "", (0, 0)
+    kind, size = "", (0, 0)  # as last seen; the size is a guess, which changes with the rows
 
     def kind_and_indexes() -> tuple[str, list[tuple[Any, ...]]]:
-        nonlocal kind, size  # a guess, which changes with the rows
+        nonlocal kind, size
         kind, indexes = "", []
         for type_, index, place, *column, rows, row_bytes in session.query(_TABLE, (*name, *name)):
             if type_ is None:

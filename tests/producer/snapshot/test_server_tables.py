@@ -171,10 +171,9 @@ def test_an_empty_table_has_a_part_without_rows(run: Running, any_server: Server
 def test_a_lost_connection_is_opened_again_behind_the_last_row(run: Running, any_server: Server, database: str) -> None:
     """Rows come once, however often the link breaks in the middle of them."""
     fill(any_server, database, 3000)
+    # Before that a MySQL's binlog is read to see where the rows begin, over the link that breaks.
     with EventStore.attach(run.settings.store) as store:
-        wait_for_position(
-            any_server, store, put=True
-        )  # or a MySQL's binlog is read to see where the rows begin, over the link that breaks
+        wait_for_position(any_server, store, put=True)
     budgets = iter([None, *[15_000] * 6])
     proxy = CuttingProxy(any_server.port, lambda: next(budgets, None))
     try:

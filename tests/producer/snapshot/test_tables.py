@@ -22,8 +22,6 @@ pytestmark = pytest.mark.server
 @pytest.mark.parametrize("name", [*DDLS, *OF_MARIADB])
 def test_a_ddl_between_any_two_questions(any_server: Server, database: str, session: ServerSession, name: str) -> None:
     """The table is as it was before the DDL or behind it, never some of both; and nothing is raised."""
-    if name in OF_MARIADB and not session.mariadb:
-        return
 
     def read(asked: Any) -> SourceTable | None:
         found = read_table(asked, database, "t")
@@ -74,10 +72,10 @@ def test_columns_that_are_hidden_from_the_account(any_server: Server, database: 
 def test_a_table_is_described_while_a_ddl_waits_for_it(any_server: Server, database: str, session: ServerSession) -> None:
     """What the stream's thread asks of a server does not wait behind a DDL that waits for other sessions."""
     execute(any_server, database, "CREATE TABLE t (id INT PRIMARY KEY, a INT)")
-    with (
+    with (  # the reading ends first: the DDL waits for it
+        ThreadPoolExecutor(1) as pool,
         any_server.connect(database=database, autocommit=False) as reading,
         reading.cursor() as cursor,
-        ThreadPoolExecutor(1) as pool,
     ):
         cursor.execute("SELECT * FROM t")
         altering = pool.submit(execute, any_server, database, "ALTER TABLE t ADD b INT")
